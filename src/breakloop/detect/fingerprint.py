@@ -258,9 +258,10 @@ class TailFingerprint:
         ):
             first -= 1  # a result is identified by its call: many calls return "ok"
         for role, text, calls in tail[first:] if first else tail:
-            left -= len(text)
-            if text and left >= 0:
-                text = folded(text)  # noqa: PLW2901
+            if text:
+                left -= len(text)
+                if left >= 0:
+                    text = folded(text)  # noqa: PLW2901
             # The number separates calls from further messages.
             if not calls:
                 content += (role, text, "0")

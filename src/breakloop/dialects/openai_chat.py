@@ -172,10 +172,7 @@ class OpenAIChat(OpenAI):
         calls that all return "ok" would look like a loop.
         """
         found: list[Message] = []
-        items = parts.items
-        at = len(items)
-        while at > 1 and len(found) < tail - 1 and _add_turn(found, parts, at):
-            at -= 2
+        at = _add_turns(found, parts, tail)
         if len(found) < tail:
             self._add_messages(found, parts, at, tail)
         found.reverse()
@@ -350,43 +347,47 @@ def _decode_whole_body(body: bytes) -> ChatBody:
     return fields if are_objects(fields.messages) else _decode_body(body)
 
 
-def _add_turn(found: list[Message], parts: BodyFields, end: int) -> bool:
-    """Add the last two messages before a position if they are an answer with one call, and its result, as most are.
-    They are what `_flatten` returns, in half the time.
+def _add_turns(found: list[Message], parts: BodyFields, tail: int) -> int:
+    """Add the last messages, as far as they are answers with one call, and its result, as most are. They are what
+    `_flatten` returns, in half the time. Returns the position before them.
     """
     items = parts.items
-    item = items[end - 1]
-    if type(item) is not dict:
-        item = item_at(items, end - 1)
-    try:
-        role, got = item["role"], item["content"]
-        if role not in _RESULTS or type(got) is not str or not _RARE_FIELDS.isdisjoint(item):
-            return False
-    except (KeyError, TypeError):
-        return False
-    answer = items[end - 2]
-    if type(answer) is not dict:
-        answer = item_at(items, end - 2)
-    try:
-        if answer["role"] != _ASSISTANT:
-            return False
-        (call,) = answer["tool_calls"]
-        function = call["function"]
-        name, given = function["name"], function["arguments"]
-    except (KeyError, TypeError, ValueError):
-        return False
-    said = answer.get("content")
-    if said is None:
-        said = ""
-    if type(said) is not str or answer.get("refusal") is not None or answer.get("function_call"):
-        return False
-    if type(name) is not str or type(given) is not str or len(given) > KEPT_MAX:
-        return False
-    message = _new(Message, (_ASSISTANT, said, (_new(ToolCall, (name, respelled_short(given))),)))
-    if not found:
-        parts.newest_turn = message, call.get("id"), got, item.get("tool_call_id")
-    found += (_new(Message, (role, got, ())), message)
-    return True
+    at = len(items)
+    while at > 1 and tail > 1:
+        item = items[at - 1]
+        if type(item) is not dict:
+            item = item_at(items, at - 1)
+        try:
+            role, got = item["role"], item["content"]
+            if role not in _RESULTS or type(got) is not str or not _RARE_FIELDS.isdisjoint(item):
+                break
+        except (KeyError, TypeError):
+            break
+        answer = items[at - 2]
+        if type(answer) is not dict:
+            answer = item_at(items, at - 2)
+        try:
+            if answer["role"] != _ASSISTANT:
+                break
+            (call,) = answer["tool_calls"]
+            function = call["function"]
+            name, given = function["name"], function["arguments"]
+        except (KeyError, TypeError, ValueError):
+            break
+        said = answer.get("content")
+        if said is None:
+            said = ""
+        if type(said) is not str or answer.get("refusal") is not None or answer.get("function_call"):
+            break
+        if type(name) is not str or type(given) is not str or len(given) > KEPT_MAX:
+            break
+        message = _new(Message, (_ASSISTANT, said, (_new(ToolCall, (name, respelled_short(given))),)))
+        if not found:
+            parts.newest_turn = message, call.get("id"), got, item.get("tool_call_id")
+        found += (_new(Message, (role, got, ())), message)
+        at -= 2
+        tail -= 2
+    return at
 
 
 def _flatten(item: Any) -> Message:
