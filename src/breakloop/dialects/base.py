@@ -454,7 +454,8 @@ def _shorten(parts: BodyFields) -> None:
 
 
 def _up_to_user(parsed: ParsedBody) -> list[str]:
-    parts, flatten, plain = parsed.parts, parsed.dialect.flatten, parsed.dialect.plain_messages
+    parts, dialect = parsed.parts, parsed.dialect
+    plain = dialect.plain_messages
     texts: list[str] = []
     if parts.system is not None:
         system = content(decode_bounded(parts.system) if type(parts.system) is Raw else parts.system)
@@ -470,7 +471,7 @@ def _up_to_user(parsed: ParsedBody) -> list[str]:
         except (KeyError, TypeError):
             role = said = None
         if type(role) is not str or type(said) is not str or len(item) != 2 or not plain:  # few at the beginning
-            message = flatten(item)
+            message = dialect.flatten(item)
             if message is None:
                 continue
             role, said, _ = message

@@ -295,7 +295,7 @@ class OpenAIChat(OpenAI):
         except (ValueError, RecursionError):
             return None
         choice, usage = whole.choices[0], whole.usage
-        if whole.object == _ERROR or choice.object == _ERROR:
+        if _ERROR in (whole.object, choice.object):
             return None
         message, finish = choice.message, choice.finish_reason or ""
         calls = () if message.tool_calls is None else _whole_calls(message.tool_calls)
@@ -715,7 +715,8 @@ def _whole_calls(made: list[_Call]) -> tuple[ToolCall, ...] | None:
         if room < 0 or call_id == before:
             return None
         before = call_id
-        found.append(_new(ToolCall, (function.name, arguments(given))))
+        spelled = respelled_short(given) if len(given) <= KEPT_MAX else arguments(given)
+        found.append(_new(ToolCall, (function.name, spelled)))
     return tuple(found)
 
 
