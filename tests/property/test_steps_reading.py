@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.dialects import text_actions
+from breakloop.dialects.base import BodyFields, Dialect
+from breakloop.dialects.openai_chat import OpenAIChat
 from breakloop.dialects.steps import TEXT_MAX, result_error, without_additions
-from breakloop.model.call import Step
+from breakloop.model.call import Message, Step
 from tests.unit.dialects.parsing import newest_step
 
 FIELDS = {
@@ -144,3 +146,43 @@ def test_any_text_is_read(text: str) -> None:
     action = text_actions.read(text)
     assert action is None or action.name
     assert result_error(text) in (True, False)
+
+
+class OneByOne(OpenAIChat):
+    """Reads each message by itself, and builds each step from its parts."""
+
+    read_step = Dialect.read_step
+
+    def newest_messages(self, parts: BodyFields, tail: int) -> list[Message]:
+        found: list[Message] = []
+        self._add_messages(found, parts, len(parts.items), tail)
+        return found[::-1]
+
+
+def or_odd(usual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Mostly what is usual."""
+    return st.integers(0, 15).flatmap(lambda number: usual if number else ODD)
+
+
+ARGUMENTS = st.sampled_from(['{"path": "A  b"}', '{"b":1,"a":2.0}', "", "x", "{", f'{{"t":"{"y" * 1100}"}}', "ü"])
+CALLED = st.fixed_dictionaries({"name": or_odd(st.just("f")), "arguments": or_odd(ARGUMENTS)})
+CALL = st.fixed_dictionaries({"id": or_odd(st.just("c1")), "function": or_odd(CALLED)}, optional={"custom": ODD})
+ANSWER = st.fixed_dictionaries(
+    {"role": or_odd(st.just("assistant")), "tool_calls": or_odd(st.lists(CALL, min_size=1, max_size=2))},
+    optional={"content": or_odd(st.none() | WORDS), "refusal": ODD, "function_call": ODD},
+)
+RESULT = st.fixed_dictionaries(
+    {"role": or_odd(st.just("tool")), "content": or_odd(WORDS)},
+    optional={"tool_call_id": or_odd(st.just("c1")), "tool_calls": ODD, "refusal": ODD},
+)
+
+
+@given(items=st.lists(or_odd(ANSWER) | or_odd(RESULT) | ODD, max_size=6), tail=st.integers(1, 6))
+def test_turns_are_read_as_their_messages_are(items: list[Any], tail: int) -> None:
+    """Calls and their results have a shorter way, which leads to the same (LD-4)."""
+    body = json.dumps({"model": "m", "messages": items, "tools": [{"function": {"name": "f"}}]}).encode()
+    turns, single = OpenAIChat().parse(body), OneByOne().parse(body)
+    assert turns is not None
+    assert single is not None
+    assert turns.chat(tail) == single.chat(tail)
+    assert turns.newest_step() == single.newest_step()

@@ -252,15 +252,16 @@ class TailFingerprint:
         content: list[str] = []
         left = _FOLDED_MAX
         tail = chat.tail
-        first = max(0, len(tail) - self._messages)
-        if first and (
-            tail[first - 1][2] or (tail[first][0] == "user" and _answers_text_action(tail[first - 1], tail[first]))
-        ):
-            first -= 1  # a result is identified by its call: many calls return "ok"
-        for role, text, calls in tail[first:] if first else tail:
-            left -= len(text)
-            if text and left >= 0:
-                text = folded(text)  # noqa: PLW2901
+        first = len(tail) - self._messages
+        if first > 0:
+            if tail[first - 1][2] or (tail[first][0] == "user" and _answers_text_action(tail[first - 1], tail[first])):
+                first -= 1  # a result is identified by its call: many calls return "ok"
+            tail = tail[first:]
+        for role, text, calls in tail:
+            if text:
+                left -= len(text)
+                if left >= 0:
+                    text = folded(text)  # noqa: PLW2901
             # The number separates calls from further messages.
             if not calls:
                 content += (role, text, "0")

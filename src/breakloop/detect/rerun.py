@@ -143,12 +143,12 @@ class RerunDetector(StatefulDetector):
         names its sessions. Without a name, nothing tells the runs of a program from the visits of many people."""
         if not call.tracked:
             return None  # its answer, and so the outcome of the run, will not be known
-        read = self._read
+        read, who = self._read, call.identity
         step = call.parsed.step or read.step(call)
         if step is None or not (
             (step.tools and not read.derived(call))
             or TRIGGER_HEADER in call.headers
-            or read.agent(call) != read.caller(call)
+            or (who.agent or read.agent(call)) != (who.caller or read.caller(call))
         ):
             return None
         slot = super().plan(call, project, group, now)

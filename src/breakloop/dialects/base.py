@@ -42,7 +42,7 @@ from breakloop.model.decision import marked
 from breakloop.model.verdict import Verdict
 
 if TYPE_CHECKING:
-    from breakloop.dialects.known_history import KnownHistory, Opening
+    from breakloop.dialects.known_history import KnownHistory, Opening, ShortBody
 
 SMALL_BODY: Final = 4096  # bytes; all messages of a smaller body are decoded at once
 _OBJECTS: Final = frozenset((dict,))
@@ -129,13 +129,8 @@ class Dialect(ABC):
         """Do the same without decoding messages that are in `history`."""
         short = history.shorten(body, self.name) if type(self).parse is Dialect.parse else None
         if short is not None:
-            try:
-                parts = self.read_fields(short.body)
-            except (ValueError, RecursionError):
-                parts = None
-            if parts is not None and not parts.lead and history.restore(body, parts.items, short):
-                if len(short.body) > LONG_TEXT_CHARS:
-                    _shorten(parts)
+            parts = self.read_short(short, body, history)
+            if parts is not None:
                 opening = short.beginning.opening if parts.system is None else None
                 return ParsedBody(self, body, parts, path, history=history, known_opening=opening)
         if COUNTED_UNKNOWN_BYTES < len(body) <= COUNTED_FROM_BYTES and has_too_many_values(body):
@@ -144,6 +139,18 @@ class Dialect(ABC):
         if parsed is not None and not parsed.lenient:
             history.learn(body, parsed.parts.items, self.name)
         return parsed
+
+    def read_short(self, short: ShortBody, body: bytes, history: KnownHistory) -> BodyFields | None:
+        """Decode a body without what is known of it; None if that is impossible."""
+        try:
+            parts = self.read_fields(short.body)
+        except (ValueError, RecursionError):
+            return None
+        if parts is None or parts.lead or not history.restore(body, parts.items, short):
+            return None
+        if len(short.body) > LONG_TEXT_CHARS:
+            _shorten(parts)
+        return parts
 
     def is_likely(self, body: bytes) -> bool:  # noqa: ARG002 - for overrides
         """Return whether a body on any path may be of this dialect, without decoding it."""
@@ -350,6 +357,14 @@ class ParsedBody:
         try:
             return read(self)
         except EarlierMessageError:
+            opening = self.known_opening
+            if opening is not None and not opening.is_read:
+                opening.is_read = True
+                short = history.shorten(self.body, self.dialect.name)
+                parts = None if short is None else self.dialect.read_short(short, self.body, history)
+                if parts is not None:
+                    self.parts = parts
+                    return self._view_all(read, history)
             history.widen()
             if len(self.body) > COUNTED_UNKNOWN_BYTES and has_too_many_values(self.body):
                 raise DenseError from None
@@ -402,7 +417,7 @@ class ParsedBody:
         """Keep the session that is derived from the opening."""
         known = self.known_opening
         if known is not None and self._history is not None and not self.lenient:  # it is in the messages that are known
-            known.agent, known.session = agent, session
+            known.agent, known.session, known.is_read = agent, session, False
 
     def opening(self) -> str:
         """Return what identifies a conversation: the system prompt and the messages up to the user's first; or ""."""
@@ -439,7 +454,8 @@ def _shorten(parts: BodyFields) -> None:
 
 
 def _up_to_user(parsed: ParsedBody) -> list[str]:
-    parts, flatten, plain = parsed.parts, parsed.dialect.flatten, parsed.dialect.plain_messages
+    parts, dialect = parsed.parts, parsed.dialect
+    plain = dialect.plain_messages
     texts: list[str] = []
     if parts.system is not None:
         system = content(decode_bounded(parts.system) if type(parts.system) is Raw else parts.system)
@@ -455,7 +471,7 @@ def _up_to_user(parsed: ParsedBody) -> list[str]:
         except (KeyError, TypeError):
             role = said = None
         if type(role) is not str or type(said) is not str or len(item) != 2 or not plain:  # few at the beginning
-            message = flatten(item)
+            message = dialect.flatten(item)
             if message is None:
                 continue
             role, said, _ = message

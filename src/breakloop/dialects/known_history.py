@@ -10,7 +10,7 @@ its bodies equal only has its own requests misread, because nothing is shared be
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 import xxhash
@@ -19,10 +19,11 @@ from breakloop.dialects.base import EARLIER
 
 CONVERSATIONS: Final = 32  # of one caller, the last ones
 CALLERS: Final = 256
-_FIRST, _LAST = 3, 6  # messages at either end that stay: most readers need no others
+_FIRST, _LAST = 3, 4  # messages at either end that stay: most readers need no others
 _MOST: Final = 64
 _PROBE: Final = 32  # bytes at the end of a beginning that are compared first
 _SEPARATORS: Final = (1, 2)  # characters between two messages: "," or ", "
+_COMMAS: Final = (b"", b",", b", ")
 _OPENING: Final = ord("[")
 _CLOSING: Final = b"]"
 Raw = msgspec.Raw
@@ -33,13 +34,15 @@ class Opening(msgspec.Struct, gc=False):
 
     agent: str = ""
     session: str = ""  # the name that is derived from them, for this agent; "" if it was not asked for
+    is_read: bool = True  # False: now that the session is known, nobody has asked for these messages again
 
 
-class Beginning(msgspec.Struct, frozen=True, gc=False):
+class Beginning(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The first bytes of a body."""
 
     dialect: str
-    first: int  # number of the first messages, which stay
+    first: int  # number of the first messages, which stay as long as they are read
+    start: int  # where they begin
     first_end: int  # where they end
     end: int  # where the messages end that are cut out
     number: int  # of these
@@ -49,10 +52,11 @@ class Beginning(msgspec.Struct, frozen=True, gc=False):
     opening: Opening  # the same object as long as the conversation goes on
 
 
-class ShortBody(NamedTuple):
+class ShortBody(msgspec.Struct, gc=False):
     """A body without the messages that are known."""
 
     body: bytes
+    first: int  # how many of the first messages it has
     beginning: Beginning
     state: xxhash.xxh3_128  # of the beginning
 
@@ -73,18 +77,20 @@ class KnownHistory:
                 view, end = memoryview(body), one.end
                 state = xxhash.xxh3_128(view[:end])
                 if state.digest() == one.digest:
-                    return ShortBody(b"".join((view[: one.first_end], view[end:])), one, state)
+                    if one.opening.is_read or not body.startswith(_COMMAS[one.separator], end):
+                        return ShortBody(b"".join((view[: one.first_end], view[end:])), one.first, one, state)
+                    return ShortBody(b"".join((view[: one.start], view[end + one.separator :])), 0, one, state)
         return None
 
     def restore(self, body: bytes, items: list[Any], short: ShortBody) -> bool:
         """Insert `EARLIER` into the messages of a short body for those that it does not have. Returns False if they are
         not the messages that follow.
         """
-        known = short.beginning
-        newer = items[known.first :]
+        known, first = short.beginning, short.first
+        newer = items[first:]
         if not newer or (type(newer[0]) is Raw and not body.startswith(bytes(newer[0]), known.end + known.separator)):
             return False
-        items[known.first : known.first] = [EARLIER] * known.number
+        items[first:first] = [EARLIER] * (known.first - first + known.number)
         found = _continued(body, newer, self._last, short)
         if found is not None:
             self._beginnings.remove(known)
@@ -120,7 +126,7 @@ def _beginning(body: bytes, items: list[Any], first: int, last: int, dialect: st
             end = stop - sum(map(len, items[-last:])) - last * separator
             digest = xxhash.xxh3_128_digest(memoryview(body)[:end])
             probe = body[end - _PROBE : end]
-            return Beginning(dialect, first, first_end, end, number, separator, digest, probe, Opening())
+            return Beginning(dialect, first, start, first_end, end, number, separator, digest, probe, Opening())
     return None
 
 

@@ -7,7 +7,7 @@ are read as plain values.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -172,10 +172,7 @@ class OpenAIChat(OpenAI):
         calls that all return "ok" would look like a loop.
         """
         found: list[Message] = []
-        items = parts.items
-        at = len(items)
-        while at > 1 and len(found) < tail - 1 and _add_turn(found, parts, at):
-            at -= 2
+        at = _add_turns(found, parts, tail)
         if len(found) < tail:
             self._add_messages(found, parts, at, tail)
         found.reverse()
@@ -297,17 +294,16 @@ class OpenAIChat(OpenAI):
             whole = _decode_whole(body)
         except (ValueError, RecursionError):
             return None
-        if len(whole.choices) != 1 or whole.error is not None or whole.object == _ERROR or whole.x_groq is not None:
-            return None
         choice, usage = whole.choices[0], whole.usage
-        message, said = choice.message, choice.message.content or ""
-        calls = () if message.tool_calls is None else _whole_calls(message.tool_calls)
-        odd = message.refusal or message.function_call is not None or message.audio is not None or choice.index
-        if odd or calls is None or choice.error is not None or choice.object == _ERROR or len(said) > TEXT_MAX_CHARS:
+        if _ERROR in (whole.object, choice.object):
             return None
-        names = ((whole.model or "")[:WORD_MAX], (whole.id or "")[:WORD_MAX], (choice.finish_reason or "")[:WORD_MAX])
+        message, finish = choice.message, choice.finish_reason or ""
+        calls = () if message.tool_calls is None else _whole_calls(message.tool_calls)
+        if calls is None:
+            return None
         counts = None if usage is None else openai_usage(usage)
-        return _new(Answer, (status, said, calls, counts, *names, "", complete, 0, ()))
+        said, model, name = message.content or "", whole.model or "", whole.id or ""
+        return _new(Answer, (status, said, calls, counts, model, name, finish, "", complete, 0, ()))
 
     def answer_builder(self, listener: StreamListener | None = None) -> AnswerBuilder:
         return ChatAnswer(listener)
@@ -351,43 +347,47 @@ def _decode_whole_body(body: bytes) -> ChatBody:
     return fields if are_objects(fields.messages) else _decode_body(body)
 
 
-def _add_turn(found: list[Message], parts: BodyFields, end: int) -> bool:
-    """Add the last two messages before a position if they are an answer with one call, and its result, as most are.
-    They are what `_flatten` returns, in half the time.
+def _add_turns(found: list[Message], parts: BodyFields, tail: int) -> int:
+    """Add the last messages, as far as they are answers with one call, and its result, as most are. They are what
+    `_flatten` returns, in half the time. Returns the position before them.
     """
     items = parts.items
-    item = items[end - 1]
-    if type(item) is not dict:
-        item = item_at(items, end - 1)
-    try:
-        role, got = item["role"], item["content"]
-        if role not in _RESULTS or type(got) is not str or not _RARE_FIELDS.isdisjoint(item):
-            return False
-    except (KeyError, TypeError):
-        return False
-    answer = items[end - 2]
-    if type(answer) is not dict:
-        answer = item_at(items, end - 2)
-    try:
-        if answer["role"] != _ASSISTANT:
-            return False
-        (call,) = answer["tool_calls"]
-        function = call["function"]
-        name, given = function["name"], function["arguments"]
-    except (KeyError, TypeError, ValueError):
-        return False
-    said = answer.get("content")
-    if said is None:
-        said = ""
-    if type(said) is not str or answer.get("refusal") is not None or answer.get("function_call"):
-        return False
-    if type(name) is not str or type(given) is not str or len(given) > KEPT_MAX:
-        return False
-    message = _new(Message, (_ASSISTANT, said, (_new(ToolCall, (name, respelled_short(given))),)))
-    if not found:
-        parts.newest_turn = message, call.get("id"), got, item.get("tool_call_id")
-    found += (_new(Message, (role, got, ())), message)
-    return True
+    at = len(items)
+    while at > 1 and tail > 1:
+        item = items[at - 1]
+        if type(item) is not dict:
+            item = item_at(items, at - 1)
+        try:
+            role, got = item["role"], item["content"]
+            if role not in _RESULTS or type(got) is not str or not _RARE_FIELDS.isdisjoint(item):
+                break
+        except (KeyError, TypeError):
+            break
+        answer = items[at - 2]
+        if type(answer) is not dict:
+            answer = item_at(items, at - 2)
+        try:
+            if answer["role"] != _ASSISTANT:
+                break
+            (call,) = answer["tool_calls"]
+            function = call["function"]
+            name, given = function["name"], function["arguments"]
+        except (KeyError, TypeError, ValueError):
+            break
+        said = answer.get("content")
+        if said is None:
+            said = ""
+        if type(said) is not str or answer.get("refusal") is not None or answer.get("function_call"):
+            break
+        if type(name) is not str or type(given) is not str or len(given) > KEPT_MAX:
+            break
+        message = _new(Message, (_ASSISTANT, said, (_new(ToolCall, (name, respelled_short(given))),)))
+        if not found:
+            parts.newest_turn = message, call.get("id"), got, item.get("tool_call_id")
+        found += (_new(Message, (role, got, ())), message)
+        at -= 2
+        tail -= 2
+    return at
 
 
 def _flatten(item: Any) -> Message:
@@ -538,43 +538,46 @@ class _Chunk(msgspec.Struct, gc=False):
     x_groq: Any = None
 
 
+# An ordinary answer in one body, which has one choice. Any other is read leniently: the decoder raises for fields that
+# have a value here only in an odd answer, and for texts that are longer than what is kept.
+_Word = Annotated[str, msgspec.Meta(max_length=WORD_MAX)]
+
+
 class _Function(msgspec.Struct, gc=False):
-    name: str
+    name: _Word
     arguments: str
 
 
 class _Call(msgspec.Struct, gc=False):
     function: _Function
-    id: str = ""
-    index: Any = None
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=WORD_MAX)]
+    index: None = None  # of a piece of a stream
 
 
 class _Message(msgspec.Struct, gc=False):
-    content: str | None = None
-    refusal: str | None = None
-    tool_calls: list[_Call] | None = None
-    function_call: Any = None
-    audio: Any = None
+    content: Annotated[str, msgspec.Meta(max_length=TEXT_MAX_CHARS)] | None = None
+    refusal: None = None
+    tool_calls: Annotated[list[_Call], msgspec.Meta(max_length=CALLS_MAX)] | None = None
+    function_call: None = None
+    audio: None = None
 
 
 class _WholeChoice(msgspec.Struct, gc=False):
     message: _Message
-    index: int | None = None
-    finish_reason: str | None = None
-    error: Any = None
+    index: Literal[0] | None = None
+    finish_reason: _Word | None = None
+    error: None = None
     object: Any = None
 
 
 class _Whole(msgspec.Struct, gc=False):
-    """An ordinary answer in one body, which has one choice; any other is read leniently."""
-
-    choices: list[_WholeChoice]
-    id: str | None = None
-    model: str | None = None
+    choices: Annotated[list[_WholeChoice], msgspec.Meta(min_length=1, max_length=1)]
+    id: _Word | None = None
+    model: _Word | None = None
     usage: dict[str, Any] | None = None
-    error: Any = None
+    error: None = None
     object: Any = None
-    x_groq: Any = None
+    x_groq: None = None
 
 
 _decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
@@ -702,17 +705,19 @@ class ChatAnswer(AnswerBuilder):
 
 
 def _whole_calls(made: list[_Call]) -> tuple[ToolCall, ...] | None:
-    """Return the calls of an answer; None if they are numbered, as pieces of a stream are, or too long to be kept."""
+    """Return the calls of an answer; None if they are too long to be kept, or two in a row have the same id."""
     found: list[ToolCall] = []
     before, room = "", ARGUMENTS_MAX_CHARS
     for call in made:
-        name, given = call.function.name, call.function.arguments
+        function, call_id = call.function, call.id
+        given = function.arguments
         room -= len(given)
-        if room < 0 or call.index is not None or not call.id or call.id[:WORD_MAX] == before:
+        if room < 0 or call_id == before:
             return None
-        before = call.id[:WORD_MAX]
-        found.append(_new(ToolCall, (name if len(name) <= WORD_MAX else name[:WORD_MAX], arguments(given))))
-    return tuple(found) if len(found) <= CALLS_MAX else None
+        before = call_id
+        spelled = respelled_short(given) if len(given) <= KEPT_MAX else arguments(given)
+        found.append(_new(ToolCall, (function.name, spelled)))
+    return tuple(found)
 
 
 def read_error(builder: AnswerBuilder, fields: dict[str, Any]) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
+from msgspec.structs import astuple
 
 from breakloop.dialects.content import clean, decode, load
 
@@ -92,15 +92,15 @@ _VALUE_MAX_BYTES: Final = 64 * 1024  # a larger value is not searched for ids
 
 
 _FIELDS: Final = BodyModel.__struct_fields__
-_values: Final = attrgetter(*_FIELDS)
-_NO_VALUES: Final = _values(BodyModel())
+_COUNT: Final = len(_FIELDS)
+_NO_VALUES: Final = astuple(BodyModel())
 
 
 def find_in(fields: BodyModel | dict[str, Any]) -> BodyIds:
     """Return the ids in the fields of any LLM request, typed or as plain values. May raise `RecursionError`."""
     if isinstance(fields, dict):
         return _find(fields)
-    values = _values(fields)
+    values = astuple(fields)[:_COUNT]  # a dialect's own fields come after these
     if values == _NO_VALUES:
         return NONE
     return _find({name: _value(raw) for name, raw in zip(_FIELDS, values, strict=True) if raw is not NULL})

@@ -154,11 +154,11 @@ def result_error(value: str) -> bool:
     status = exit_status(value)
     if status is not None:
         return status != 0
-    begins = value[:_SEARCHED]
     if value.startswith(_SHELLS):
         return _shell_failed(value)
     if value[0] in _PLAIN:
         return False
+    begins = value[:_SEARCHED]
     start = begins.lstrip()[:4]
     if start[:1] in _PLAIN or (start[0] in _OTHERS and start.isascii() and start.lower() not in _WORDS):
         return False
@@ -176,9 +176,10 @@ def _shell_failed(value: str) -> bool:
 
 def exit_status(value: str) -> int | None:
     """Return the exit status in the first or last lines of a result; None if there is none."""
-    begins = value[:_SEARCHED]
-    ends = value[-_SEARCHED:] if len(value) > _SEARCHED else ""
-    if begins.lstrip()[:1] == "{":
+    begins, ends = value, ""
+    if len(value) > _SEARCHED:
+        begins, ends = value[:_SEARCHED], value[-_SEARCHED:]
+    if begins.lstrip().startswith("{"):
         field = _EXIT_FIELD().search(begins) or _EXIT_FIELD().search(ends)
         return int(field[1]) if field is not None else None
     if not _may_hold_status(begins + ends):

@@ -291,9 +291,10 @@ class Descriptors:
 
     def derived(self, call: Call) -> bool:
         """Return whether the session id was derived from the start of the conversation because the client sent none."""
-        if call.identity.session is None:
-            self.session(call)
-        return call.identity.session_derived
+        identity = call.identity
+        if identity.session is None:  # as in `session`
+            identity.session = self.sessions.find(call)
+        return identity.session_derived
 
     def model_and_system(self, call: Call) -> str:
         """Return what the requests of one program have in common regardless of their topic: model and system prompt."""
@@ -406,10 +407,11 @@ class Descriptors:
         return call.parsed.body if self.chat(call) else None  # type: ignore[return-value]  # the registry made it
 
     def step(self, call: Call) -> Step | None:
-        known = call.parsed.step
+        parsed = call.parsed
+        known = parsed.step
         if known is None:
-            body = call.parsed.body if self.head(call) else None
-            known = call.parsed.step = (body.newest_step() if body else None) or False
+            body = parsed.body if parsed.chat or self.head(call) else None
+            known = parsed.step = (None if body is None else body.newest_step()) or False
         return known or None
 
     def window(self, call: Call) -> str:

@@ -86,19 +86,39 @@ def test_a_conversation_that_grows_is_read_as_before(dialect: str, separators: t
         body = body_of(dialect, messages, separators)
         parsed = read(dialect, body, history)
         assert seen(parsed) == seen(read(dialect, body, None))
-        assert is_short(parsed) is (number > 4)
+        assert is_short(parsed) or number < 5
 
 
 def test_what_is_decoded_does_not_grow() -> None:
     """However long the conversation is, a request costs as much as its first and last messages."""
     history, messages, sizes, body = KnownHistory(), opening("openai_chat"), [], b""
     for number in range(100):
-        messages += turn("openai_chat", number)
+        messages += turn("openai_chat", number, 2000)
         body = body_of("openai_chat", messages)
         short = history.shorten(body, "openai_chat")
         sizes.append(len(body) if short is None else len(short.body))
         read("openai_chat", body, history)
     assert max(sizes[10:]) < 1.2 * sizes[9] < 0.4 * len(body)
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_how_a_conversation_opens_is_read_once(separators: tuple[str, str]) -> None:
+    """Once its session is known, the first messages are not decoded until somebody asks for them."""
+    history, messages = KnownHistory(), [{"role": "system", "content": "Be brief."}, *opening("openai_chat")]
+    for number in range(20):
+        messages += turn("openai_chat", number)
+        body = body_of("openai_chat", messages, separators)
+        parsed, whole = read("openai_chat", body, history), read("openai_chat", body, None)
+        assert parsed is not None
+        assert whole is not None
+        if number > 6:
+            assert (parsed.parts.items[0] is EARLIER) is (number <= 12)
+        assert (parsed.chat(4), parsed.newest_step()) == (whole.chat(4), whole.newest_step())
+        if number >= 12:
+            assert (parsed.system(), parsed.task()) == (whole.system(), whole.task())
+            assert is_short(parsed)
+        elif parsed.known_opening is not None and not parsed.known_opening.session:
+            parsed.keep_session("a", parsed.opening())
 
 
 @pytest.mark.parametrize(
@@ -153,15 +173,36 @@ def test_a_message_that_was_not_decoded_is_when_it_is_needed() -> None:
     assert decoded > 20
 
 
+@pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("end", [b"", b'{"role": "user"', b',"x"],"model":"m"}', b',"\\ud800"],"model":"m"}', b",,]}"])
-def test_odd_ends_are_read_as_before(end: bytes) -> None:
+def test_odd_ends_are_read_as_before(end: bytes, keeps: bool) -> None:
     """What follows the known beginning is checked like any other body."""
     history, messages = KnownHistory(), opening("openai_chat")
     for number in range(20):
         messages += turn("openai_chat", number)
-        read("openai_chat", body_of("openai_chat", messages), history)
+        parsed = read("openai_chat", body_of("openai_chat", messages), history)
+        if keeps and parsed is not None:
+            parsed.keep_session("a", parsed.opening())
     whole = body_of("openai_chat", messages)
     body = whole[: whole.rfind(b"]")] + end
+    assert seen(read("openai_chat", body, history)) == seen(read("openai_chat", body, None))
+
+
+@pytest.mark.parametrize("between", [b"", b" ", b":", b"]", b"x", b"\n", b" ,", b",,", b",\n", b", ", b",null,"])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_what_is_between_the_known_and_the_new(between: bytes, keeps: bool) -> None:
+    """Only a comma and white space make two messages of them."""
+    history, messages = KnownHistory(), opening("openai_chat")
+    for number in range(20):
+        messages += turn("openai_chat", number)
+        parsed = read("openai_chat", body_of("openai_chat", messages), history)
+        if keeps and parsed is not None:
+            parsed.keep_session("a", parsed.opening())
+    whole = body_of("openai_chat", messages)
+    known = history.shorten(whole, "openai_chat")
+    assert known is not None
+    end = known.beginning.end
+    body = whole[:end] + between + whole[end + 1 :]
     assert seen(read("openai_chat", body, history)) == seen(read("openai_chat", body, None))
 
 

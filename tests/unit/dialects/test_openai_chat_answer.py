@@ -172,6 +172,12 @@ def test_deltas_and_whole_say_the_same() -> None:
         {"content": "Hi", "function_call": {}},
         {"content": "Hi", "refusal": "no", "audio": {"transcript": "la"}},
         {"content": None, "refusal": "no", "tool_calls": None},
+        {"content": "x" * 70_000, "refusal": ""},
+        {
+            "content": "Hi",
+            "tool_calls": [{"id": "a" * 250, "function": {"name": "f" * 250, "arguments": '{"n": 1.0}'}}],
+        },
+        {"content": "Hi", "tool_calls": [{"id": "", "index": 0, "function": {"name": "f", "arguments": ""}}]},
     ],
 )
 def test_ordinary_and_odd_answers_are_read_alike(message: dict[str, Any]) -> None:
