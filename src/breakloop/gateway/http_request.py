@@ -141,6 +141,8 @@ class HeadParser:
     def parse(self, head: bytes, peer: str) -> Request:
         """Parse one head, up to and including its empty line. Raises `RequestError`."""
         start = head.rfind(LENGTH_NAME) + 7  # its length
+        if start == 6:
+            return self._parse(head, peer)
         size, _, rest = head[start:].partition(b"\r")
         if not size.isdigit() or len(size) > LENGTH_DIGITS:
             return self._parse(head, peer)
