@@ -226,7 +226,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.received = True
         try:
             if self._framing is None:
-                head, end = None, data.find(b"\r\n\r\n") + 4
+                head, rest, end = None, b"", data.find(b"\r\n\r\n") + 4
                 if end > 3 and not self._head:
                     head, rest = self._parse(data[:end], exchange.method), data[end:]
                 if head is None or head.status < 200:
