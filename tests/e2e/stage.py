@@ -71,13 +71,13 @@ async def gateway(folder: Path, upstream_port: int, **values: Any) -> AsyncItera
 
 def _listen(door: ProxyHandler, settled: list[Answer]) -> None:
     """Hear what the door tells the engine."""
-    settle = door.settle
+    settle = door.admission.settle
 
     def listening(call: Call, answer: Answer) -> None:
         settled.append(answer)
         settle(call, answer)
 
-    door.settle = listening
+    door.admission.settle = listening
 
 
 async def turns_until(condition: Callable[[], bool]) -> bool:

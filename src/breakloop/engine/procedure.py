@@ -294,9 +294,11 @@ def answer_updates(call: Call, answer: Answer) -> list[AnswerUpdate]:
         if slots:
             updates.append(AnswerUpdate(key, slots, call, answer))
     if state.runs and not answer.calls and not answer.failed and (answer.text or answer.complete):
-        for slot in state.runs:
-            if isinstance(slot, DetectorSlot) and isinstance(slot.detector, RerunDetector):
-                updates.append(RunEnd(slot.detector, slot.group, call, answer))
+        updates += [
+            RunEnd(slot.detector, slot.group, call, answer)
+            for slot in state.runs
+            if isinstance(slot, DetectorSlot) and isinstance(slot.detector, RerunDetector)
+        ]
     return updates
 
 

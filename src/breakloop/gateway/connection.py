@@ -14,15 +14,18 @@ from functools import partial
 from itertools import islice
 from socket import AF_INET6, inet_pton
 from typing import TYPE_CHECKING, Final, Protocol, cast
+from weakref import ref
 
 from breakloop.dialects.content import Steps
 from breakloop.errors import RequestError
 from breakloop.gateway.exchange import DeferredReply, Exchange, MakeReply, StoppedCall
 from breakloop.gateway.http_request import (
     CLOSE,
+    LENGTH_DIGITS,
     BodyMemory,
     Handler,
     HeadParser,
+    HeadTemplate,
     Reply,
     Request,
     RequestLimits,
@@ -277,8 +280,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_discarded", "_exchange", "_handle", "_limits", "_parse", "_pending", "_progress_tick", "_reader",
-        "_reading", "_server", "_status_lines", "_throttled", "_transport", "_unsent", "_upload_paused",
-        "_websocket", "_write_paused", "peer", "phase",
+        "_reading", "_server", "_status_lines", "_template", "_throttled", "_transport", "_unsent",
+        "_upload_paused", "_websocket", "_write_paused", "peer", "phase",
     )  # fmt: skip
 
     def __init__(self, server: ServerCore) -> None:
@@ -289,6 +292,7 @@ class Connection(asyncio.Protocol):
         self._status_lines = server.status_lines
         self._reader = RequestReader(server.head_parser, server.limits, server.body_memory, server.streams_body)
         self._transport = cast("asyncio.Transport", None)  # set by connection_made
+        self._template: ref[HeadTemplate] | None = None  # of the last request: weak, because many clients may be idle
         self.peer = ""
         self.phase = IDLE
         self._progress_tick = server.tick  # when the phase began or last made progress
@@ -377,6 +381,8 @@ class Connection(asyncio.Protocol):
     def process(self, data: bytes) -> None:
         """Process received bytes. A fast path handles one complete request in one read, the usual case."""
         if self.phase is IDLE and not self._write_paused:
+            if self._template is not None and self._process_alike(data, self._template()):
+                return
             size, limits = len(data), self._limits
             # Without a body, the data is the head. If it only ends like one, parsing it fails at an empty line.
             end = size if data.endswith(b"\r\n\r\n") else data.find(b"\r\n\r\n") + 4
@@ -389,12 +395,25 @@ class Connection(asyncio.Protocol):
                     if request.length == size - end <= limits.body_bytes:
                         if end < size:
                             request.body = data[end:]
+                            if request.template is not None and end + LENGTH_DIGITS <= limits.head_bytes:
+                                self._template = ref(request.template)
                         if size > _PACKED_BYTES and _takes_long(request):
                             self._defer(request)
                         else:
                             self._dispatch(request)
                         return
         self._receive(data)
+
+    def _process_alike(self, data: bytes, template: HeadTemplate | None) -> bool:
+        """Process a request whose head is the same as before but for its length. Returns False for others."""
+        request = None if template is None else template.whole_request(data, self.peer)
+        if request is None or request.length > self._limits.body_bytes:
+            return False
+        if len(data) > _PACKED_BYTES and _takes_long(request):
+            self._defer(request)
+        else:
+            self._dispatch(request)
+        return True
 
     def _receive(self, data: bytes) -> None:
         if self.phase is LINGERING:

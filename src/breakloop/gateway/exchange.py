@@ -455,7 +455,8 @@ class Exchange:
         if upstream is not None:
             self._upstream = None
             upstream.finish()
-        self._handler.settle(call, self._handler.read_whole(call, head.status, body))
+        admission = self._handler.admission
+        admission.settle(call, admission.read_whole(call, head.status, body))
         client.response_complete(close=request.connection is CLOSE)
         return True
 
@@ -486,7 +487,7 @@ class Exchange:
         if head.status >= 400:
             self._settle(Answer(head.status, complete=True))
         else:
-            self._response = response = self._handler.read_response(self._call, head)
+            self._response = response = self._handler.admission.read_response(self._call, head)
             if response is not None and response.turn_bytes and self._upstream is not None:
                 self._upstream.turn_bytes = response.turn_bytes
 
@@ -708,7 +709,7 @@ class Exchange:
     def _settle(self, answer: Answer) -> None:
         if not self._settled:
             self._settled = True
-            self._handler.settle(self._call, answer)
+            self._handler.admission.settle(self._call, answer)
 
 
 MakeReply = Callable[[], "Reply | Exchange | DeferredReply"]

@@ -15,8 +15,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import quote, unquote_to_bytes
+
+import msgspec
 
 from breakloop.clock import Clock, SystemClock
 from breakloop.dialects.session_ids import DEPTH, PARENT, ROOT
@@ -48,7 +50,7 @@ _SIGNED_FOR_US: Final = (
 )
 
 
-class Destination(NamedTuple):
+class Destination(msgspec.Struct, frozen=True, gc=False):
     upstream: Upstream
     path: str  # normalised, without /agents/x and /{upstream}: what policies see
     target: bytes  # the path to send, without the query
@@ -103,7 +105,7 @@ class UpstreamRoutes:
         is_known = upstream.name in self._held or headers.get("host", b"").lower() == upstream.authority
         if not is_signed or is_known or owner_of_host(upstream.host) != AWS:
             return found
-        return found._replace(refusal=_SIGNED_FOR_US.format(upstream.host, upstream.name))
+        return msgspec.structs.replace(found, refusal=_SIGNED_FOR_US.format(upstream.host, upstream.name))
 
     def _by_path(self, owner: str, v1: Upstream) -> _ByPath:
         return MemoDict(partial(self._find, owner=owner, v1=v1))

@@ -99,12 +99,30 @@ class Request(msgspec.Struct, gc=False):
     template: HeadTemplate | None = None  # shared by heads that differ only in Content-Length
 
 
-class HeadTemplate(msgspec.Struct, gc=False):
+class HeadTemplate(msgspec.Struct, weakref=True):
     """What heads that differ only in the value of Content-Length have in common."""
 
     request: Request  # one of them
+    before: bytes  # the value of Content-Length
+    after: bytes
     forwarded: dict[Any, Any] = msgspec.field(default_factory=dict)  # what is sent to the upstream, by its rewriter
     route: Any = None  # what the handler has found out about them
+
+    def whole_request(self, data: bytes, peer: str) -> Request | None:
+        """Return the request if `data` is one of these heads, its body, and nothing else."""
+        before, after = self.before, self.after
+        start = len(before)
+        end = data.find(after, start, start + LENGTH_DIGITS + len(after))
+        size = data[start:end]
+        if end < 0 or not size.isdigit() or not data.startswith(before):
+            return None
+        end += len(after)
+        return self.with_length(size, data[:end], data[end:], peer) if len(data) == end + int(size) else None
+
+    def with_length(self, size: bytes, head: bytes, body: bytes, peer: str) -> Request:
+        headers = self.request.headers.copy()
+        headers["content-length"] = size
+        return replace(self.request, headers=headers, raw=head, body=body, peer=peer, length=int(size), template=self)
 
 
 class Reply(msgspec.Struct, eq=False, gc=False):
@@ -151,11 +169,9 @@ class HeadParser:
             request = self._parse(head, peer)
             if request.raw is head and head[:start].lower().endswith(LENGTH_LINE) and self._templates.recurs(key):
                 likes = replace(request, raw=b"", peer="", headers=request.headers.copy())
-                self._templates.put(key, HeadTemplate(likes))
+                self._templates.put(key, HeadTemplate(likes, head[:start], b"\r" + rest))
             return request
-        headers = template.request.headers.copy()
-        headers["content-length"] = size
-        return replace(template.request, headers=headers, raw=head, peer=peer, length=int(size), template=template)
+        return template.with_length(size, head, b"", peer)
 
     def _parse(self, head: bytes, peer: str) -> Request:
         lines = lines_of(head)

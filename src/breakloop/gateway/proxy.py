@@ -10,7 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from breakloop.detect.steps.detector import RETRY_STREAM
 from breakloop.dialects import anthropic, mcp, openai_responses, registry, session_ids
@@ -61,10 +63,11 @@ _NOT_SIGNED: Final = "A body of this size cannot be signed; see limits.body_byte
 _ADMIN_TOKEN_SENT: Final = "This is a token of the admin API, which has its own port; the request was not forwarded."
 
 
-class _Route(NamedTuple):
+class _Route(msgspec.Struct, frozen=True, gc=False):
     """What follows from the head of a request. Kept for heads that recur (`HeadTemplate.route`)."""
 
     destination: Destination
+    upstream: str
     host: str
     query: bytes
     query_text: str
@@ -84,15 +87,13 @@ class ProxyHandler:
         rewriter: HeadRewriter,
         faults: UpstreamFaults | None = None,
     ) -> None:
-        self._admission = admission
+        self.admission = admission
         self._own = own  # handles breakloop's own paths
         self._routes = routes
         self.pools = pools  # by name of the upstream
         self._rewriter = rewriter
         self._faults = faults
         self._usage_injector = UsageInjector(admission.engine.tally)
-        self.read_response, self.settle = admission.read_response, admission.settle  # called by the exchange
-        self.read_whole = admission.read_whole  # likewise
         self.waiting: WaitingCalls | None = None  # made for the first call that waits
 
     def __call__(self, request: Request) -> Any:
@@ -107,25 +108,24 @@ class ProxyHandler:
             route = self._route(request)
             if template is not None:
                 template.route = route
-        destination, host, query, query_text, is_plain = route
-        admission = self._admission
+        destination, admission = route.destination, self.admission
         call = Call(  # by position: keyword arguments cost a fifth more
             request.method,
             destination.path,
-            host,
-            query_text,
+            route.host,
+            route.query_text,
             request.headers,
             request.peer,
             b"" if request.streamed else request.body,
             request.streamed,
             admission.request_id(),
             destination.agent,
-            destination.upstream.name,
+            route.upstream,
             request.repeated,
+            True,  # tracked
+            began_ns,
         )
-        call.tracked = True
-        call.began_ns = began_ns
-        if not is_plain or admission.needs_key or request.streamed:
+        if not route.is_plain or admission.needs_key or request.streamed:
             result = self._undecided(request, call, route)
             if result is not None:
                 return result
@@ -133,12 +133,12 @@ class ProxyHandler:
             pending = DeferredReply()
 
             def decided(verdict: Verdict, lines: bytes = b"") -> None:
-                pending.resolve(lambda: self._decided(request, call, destination, query, verdict, lines))
+                pending.resolve(lambda: self._decided(request, call, route, verdict, lines))
 
             admission.decide_remote(request, call, decided)
             return pending
         verdict, lines = admission.decide(request, call)
-        return self._decided(request, call, destination, query, verdict, lines)
+        return self._decided(request, call, route, verdict, lines)
 
     def _route(self, request: Request) -> _Route:
         path, _, query = request.target.partition(b"?")
@@ -146,11 +146,11 @@ class ProxyHandler:
         destination = self._routes.find(path, headers, query, request.repeated)
         is_odd = HOP in headers or "upgrade" in headers or destination.refusal or _has_admin_token(request)
         host = normalise_host(headers.get("host", b""))
-        return _Route(destination, host, query, query.decode("latin-1"), not is_odd)
+        return _Route(destination, destination.upstream.name, host, query, query.decode("latin-1"), not is_odd)
 
     def _undecided(self, request: Request, call: Call, route: _Route) -> Reply | WebSocketExchange | None:
         """Return the reply to a request that is refused whatever the policies are, or the exchange of a websocket."""
-        admission, destination = self._admission, route.destination
+        admission, destination = self.admission, route.destination
         if HOP in request.headers and self._rewriter.came_through(request):
             return admission.client_denial(call, _proxy_loop())
         refusal = admission.unknown_caller(call) if admission.needs_key else None
@@ -171,23 +171,21 @@ class ProxyHandler:
         return None
 
     def _decided(
-        self, request: Request, call: Call, destination: Destination, query: bytes, verdict: Verdict, lines: bytes
+        self, request: Request, call: Call, route: _Route, verdict: Verdict, lines: bytes
     ) -> Reply | Exchange | DeferredReply:
         """Act on a verdict. `lines` are the header lines of a debug session."""
-        admission = self._admission
+        admission = self.admission
         if admission.traces is not None:
             admission.traces.decided(call, verdict)
         result: Reply | Exchange
         if verdict.allowed:
-            result = self._forward(request, call, destination, query, verdict, lines)
+            result = self._forward(request, call, route.destination, route.query, verdict, lines)
             call.release_parsed()
             if len(call.body) > KEPT_BYTES:
                 release_parsed(request, call)
         else:
             if verdict.reason == PAUSED and verdict.pause.hold_open_s:
-                waiting = self._hold_open(
-                    request, call, verdict, partial(self._decided, request, call, destination, query)
-                )
+                waiting = self._hold_open(request, call, verdict, partial(self._decided, request, call, route))
                 if waiting is not None:
                     return waiting
             result = admission.client_denial(call, verdict)
@@ -205,7 +203,7 @@ class ProxyHandler:
             return error_reply(426, NO_WEBSOCKET)
         head = self._rewriter.rewrite(request, destination, query, 0)
         pool = self.pools[destination.upstream.name]
-        return WebSocketExchange(self, self._admission, pool, request, destination, head)
+        return WebSocketExchange(self, self.admission, pool, request, destination, head)
 
     def websocket_call(self, request: Request, destination: Destination, body: bytes) -> Call:
         """Return the call for a message of a websocket."""
@@ -216,7 +214,7 @@ class ProxyHandler:
             headers=request.headers,
             peer=request.peer,
             body=body,
-            request_id=self._admission.request_id(),
+            request_id=self.admission.request_id(),
             path_agent=destination.agent,
             upstream=destination.upstream.name,
             repeated=request.repeated,
@@ -232,7 +230,7 @@ class ProxyHandler:
         if self.waiting is None:
             from breakloop.gateway.waiting import WaitingCalls  # noqa: PLC0415 - few bundles hold calls open
 
-            self.waiting = WaitingCalls(self._admission.engine, next(iter(self.pools.values())).server)
+            self.waiting = WaitingCalls(self.admission.engine, next(iter(self.pools.values())).server)
         room = self.waiting
         release_parsed(request, call)
         size = len(request.body) + (0 if call.body is request.body else len(call.body))
@@ -249,10 +247,10 @@ class ProxyHandler:
             waiting.resolve(lambda: act(verdict, lines))
 
         def again(waiting: WaitingCall) -> None:
-            if self._admission.remote is not None:
-                self._admission.decide_remote(request, call, partial(decided, waiting))
+            if self.admission.remote is not None:
+                self.admission.decide_remote(request, call, partial(decided, waiting))
             else:
-                decided(waiting, *self._admission.decide(request, call))
+                decided(waiting, *self.admission.decide(request, call))
 
         return room.wait(verdict.pause.run, ends, size, again)
 
@@ -261,15 +259,16 @@ class ProxyHandler:
     ) -> Exchange:
         steered = False
         if verdict.note and not request.streamed:
-            note = self._admission.steer(call, verdict)
+            note = self.admission.steer(call, verdict)
             if note is not None:
                 request.body, steered = note, True
         chat = call.parsed.chat
-        if chat and chat.dialect in _SIGNING and request.body.find(_ENDED_THOUGHT) >= 0:  # `in` takes longer
-            request.body = registry.DIALECTS[chat.dialect].without_ended_thoughts(request.body)
+        dialect = chat.dialect if chat else ""
+        if dialect in _SIGNING and request.body.find(_ENDED_THOUGHT) >= 0:  # `in` takes longer
+            request.body = registry.DIALECTS[dialect].without_ended_thoughts(request.body)
         length = request.length if request.streamed else len(request.body)
         place = None
-        if destination.may_hop and call.body and not (chat and chat.dialect not in TOOL_DIALECTS):
+        if destination.may_hop and call.body and (not chat or dialect in TOOL_DIALECTS):
             place = self._place_below(request, call)
         head = self._rewriter.rewrite(request, destination, query, length, decoded=steered, place=place)
         injection: UsageInjection | None = None
@@ -279,8 +278,8 @@ class ProxyHandler:
                 injection = UsageInjection(self._usage_injector, call, head, request.body)
                 request.body = body
                 head = self._rewriter.rewrite(request, destination, query, len(body), decoded=True, identity=True)
-        own_lines = self._admission.headers.allowed(verdict, call.request_id)
-        pool = self.pools[destination.upstream.name]
+        own_lines = self.admission.headers.allowed(verdict, call.request_id)
+        pool = self.pools[call.upstream]
         exchange = Exchange(self, pool, request, call, head, own_lines + lines if lines else own_lines)
         exchange.usage_injection = injection
         if call.decision.guards_stream == RETRY_STREAM and "content-encoding" not in request.headers:
@@ -299,20 +298,20 @@ class ProxyHandler:
             ids = mcp.hop_ids(call)
             if ids is None:
                 return None
-            place = self._admission.descriptors.trees.below(call, ids)
+            place = self.admission.descriptors.trees.below(call, ids)
         except Exception as error:  # noqa: BLE001 - fail-open edge: the request passes as it came
-            self._admission.fault(error, "not placed")
+            self.admission.fault(error, "not placed")
             return None
         # Agents that do not name their sessions are counted, too. Tools of a client that names nothing are only tools.
         return place if place.root or not (chat or ids is session_ids.NONE) else None
 
     def _is_large(self, request: Request) -> bool:
         """Return whether a body is streamed because of its size, and not because no policy needs it."""
-        return request.length > self._admission.body_bytes or bool(request.body)
+        return request.length > self.admission.body_bytes or bool(request.body)
 
     def streams_body(self, request: Request) -> bool:
         """Return whether a body may be streamed, because no policy needs it."""
-        bundle = self._admission.engine.bundle
+        bundle = self.admission.engine.bundle
         if bundle is None:
             return False
         destination = self._routes.find(request.target.partition(b"?")[0], request.headers)
@@ -328,7 +327,7 @@ class ProxyHandler:
     ) -> None:
         """Decide about the request of a call a second time, and call `then` with an exchange that sends it with a note
         for the model; with None if it is denied, or there is no place for the note."""
-        admission, chat = self._admission, registry.head_of(before)
+        admission, chat = self.admission, registry.head_of(before)
         if chat is None or registry.DIALECTS[chat.dialect].append_note(body, note) is None:
             then(None)
             return
@@ -363,11 +362,11 @@ class ProxyHandler:
 
     def denial(self, call: Call, verdict: Verdict) -> Reply:
         """Return the denial of a call that an operator has stopped."""
-        return self._admission.client_denial(call, verdict)
+        return self.admission.client_denial(call, verdict)
 
     def error_event(self, call: Call, verdict: Verdict) -> bytes:
         """Return that denial as an event of the client's dialect."""
-        return registry.DIALECTS[self._admission.dialect(call)].error_event(verdict, call)
+        return registry.DIALECTS[self.admission.dialect(call)].error_event(verdict, call)
 
     def error_reply(self, call: Call, status: int, why: str, error: str = "") -> Reply:
         """Return an error of the proxy in the format of the client's dialect. Counts a refused request as denied, and
@@ -378,11 +377,11 @@ class ProxyHandler:
             self._faults.record(call, status, why)
         message = f"The upstream {call.upstream} {why}."
         if status in _REQUEST_ERRORS:
-            message, denied = why, self._admission.engine.tally.denied
+            message, denied = why, self.admission.engine.tally.denied
             denied[reason] = denied.get(reason, 0) + 1
         verdict = Verdict(allowed=False, reason=reason, status=status, message=message)
-        head = self._admission.headers.allowed(Verdict(), call.request_id) + JSON
-        return Reply(status, head, self._admission.error_body(call, verdict))
+        head = self.admission.headers.allowed(Verdict(), call.request_id) + JSON
+        return Reply(status, head, self.admission.error_body(call, verdict))
 
 
 def _has_admin_token(request: Request) -> bool:

@@ -68,8 +68,8 @@ _JOINED_BYTES: Final = 64 * 1024  # up to this size of the body, head and body a
 class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
         "_framing", "_head", "_held", "_interims", "_parse", "_paused", "_pool", "_queued_reads", "_reading",
-        "_server", "by_line", "exchange", "idle_since", "received", "reusable", "transport", "turn_bytes", "until_close",
-        "write_paused",
+        "_server", "by_line", "exchange", "idle_since", "received", "reusable", "transport", "turn_bytes",
+        "until_close", "write_paused",
     )  # fmt: skip
 
     def __init__(self, server: ServerCore, pool: UpstreamPool) -> None:
@@ -193,12 +193,14 @@ class UpstreamConnection(asyncio.Protocol):
         self.exchange = None
         if self._paused or not self._reading:
             self.resume()
-        if not self.reusable or self._queued_reads or self._held or self.write_paused:
-            self.discard()
-        elif self.transport.is_closing() or self.transport.get_write_buffer_size():  # unsent: the next one would wait
+        unread = self._queued_reads or self._held
+        if not self.reusable or unread or self.transport.is_closing() or self._has_unsent():
             self.discard()
         else:
             self._pool.give_back(self)
+
+    def _has_unsent(self) -> bool:
+        return self.write_paused or self.transport.get_write_buffer_size() > 0
 
     def release_unused(self) -> None:
         """The exchange ended while the connection was being made: keep it for the next one."""
@@ -224,7 +226,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.received = True
         try:
             if self._framing is None:
-                head, end = None, data.find(b"\r\n\r\n") + 4
+                head, rest, end = None, b"", data.find(b"\r\n\r\n") + 4
                 if end > 3 and not self._head:
                     head, rest = self._parse(data[:end], exchange.method), data[end:]
                 if head is None or head.status < 200:

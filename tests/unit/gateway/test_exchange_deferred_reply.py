@@ -40,12 +40,12 @@ class Held:
 def proxy() -> Iterator[Proxy]:
     with Proxy(bundle(policy("p", loop=exact(2)))) as made:
         remote: Any = Held(made.world)
-        made.door._admission.remote = remote
+        made.door.admission.remote = remote
         yield made
 
 
 def held(proxy: Proxy) -> Held:
-    remote: Any = proxy.door._admission.remote
+    remote: Any = proxy.door.admission.remote
     assert isinstance(remote, Held)
     return remote
 

@@ -85,7 +85,7 @@ def test_a_fault_in_giving_up_takes_nobody_elses_request(monkeypatch: pytest.Mon
     with Proxy() as proxy:
         other, transport = another(proxy)
         proxy.send(get("/a"))
-        monkeypatch.setattr(proxy.door, "read_response", fails)
+        monkeypatch.setattr(proxy.door.admission, "read_response", fails)
         monkeypatch.setattr(type(proxy.door), "error_reply", fails)
         proxy.upstream().data_received(ok())
         other.data_received(get("/livez"))

@@ -137,24 +137,24 @@ def test_a_policy_may_refuse_what_is_too_large_to_be_judged() -> None:
     """413 if the policy says so, in the client's dialect; else it passes and is counted (Y-2)."""
     head = get("/v1/files", "Content-Length: 300", method="POST")
     with Proxy(bundle(policy("p", prefix="/v1/", on_large_body="reject")), limits=SMALL) as proxy:
-        proxy.door._admission.body_bytes = SMALL.body_bytes
+        proxy.door.admission.body_bytes = SMALL.body_bytes
         proxy.send(head + b"a" * 50)
         [(status, body, _)] = read_replies(proxy.sent())
         assert (status, json.loads(body)["detail"]["error"]) == (413, "body_too_large")
         assert (proxy.pools["up"].made, proxy.world.engine.tally.unjudged) == ([], 1)
     chunked_head = get("/v1/files", "Transfer-Encoding: chunked", "Content-Type: audio/wav", method="POST")
     with Proxy(bundle(policy("p", prefix="/v1/", on_large_body="reject")), limits=SMALL) as proxy:
-        proxy.door._admission.body_bytes = SMALL.body_bytes
+        proxy.door.admission.body_bytes = SMALL.body_bytes
         proxy.send(chunked_head + b"40\r\n" + b"a" * 64 + b"\r\n40\r\n" + b"a" * 64)
         assert (read_replies(proxy.sent())[0][0], proxy.pools["up"].made) == (413, [])
     shadow = {"enabled": True, "reason": "r", "expires_at": at(60)}
     data = bundle(policy("p", prefix="/v1/", on_large_body="reject"), global_shadow=shadow)
     with Proxy(data, limits=SMALL) as proxy:
-        proxy.door._admission.body_bytes = SMALL.body_bytes
+        proxy.door.admission.body_bytes = SMALL.body_bytes
         proxy.send(head + b"a" * 300)
         assert len(proxy.pools["up"].made) == 1  # K-1
     with Proxy(bundle(policy("p", prefix="/other/", on_large_body="reject")), limits=SMALL) as proxy:
-        proxy.door._admission.body_bytes = SMALL.body_bytes
+        proxy.door.admission.body_bytes = SMALL.body_bytes
         proxy.send(head + b"a" * 300)
         proxy.upstream().says(ok())
         assert (read_replies(proxy.sent())[0][0], proxy.world.engine.tally.unjudged) == (200, 1)

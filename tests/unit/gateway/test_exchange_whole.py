@@ -44,13 +44,13 @@ def observe(request: bytes, head: bytes, body: bytes, *, whole: bool, drains: bo
     """What an exchange leads to, whether its answer arrives as a whole or in two parts."""
     settled: list[tuple[int, Answer]] = []
     with Proxy(bundle(policy("p", loop=tail(max_hits=1_000_000)))) as proxy:
-        settle = proxy.door.settle
+        settle = proxy.door.admission.settle
 
         def spy(call: Call, answer: Answer) -> None:
             settled.append((len(call.body), answer))
             settle(call, answer)
 
-        proxy.door.settle = spy
+        proxy.door.admission.settle = spy
         proxy.send(request)
         proxy.server.draining = drains
         upstream = proxy.upstream()

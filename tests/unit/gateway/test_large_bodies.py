@@ -84,7 +84,7 @@ def test_a_turn_has_a_bounded_part_of_a_large_body(coding: str, work: Work) -> N
         # A step of decompressing, whose pieces are counted twice, or the message of the decision.
         assert max(work.turns) < 3 * MB, sorted(work.turns)[-5:]
         assert proxy.server.body_memory.held == len(body)  # the upstream has not answered
-        assert (proxy.door._admission._unpacked, proxy.world.descriptors.counted) == (None, None)
+        assert (proxy.door.admission._unpacked, proxy.world.descriptors.counted) == (None, None)
 
 
 def slow_request() -> bytes:

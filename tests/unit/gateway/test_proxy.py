@@ -113,7 +113,7 @@ def test_upstreams_are_named_by_the_path(target: str, sent: bytes, agent: str, u
             calls.append(call)
             return decide(call, *more)
 
-        proxy.door._admission.engine = type(
+        proxy.door.admission.engine = type(
             "Spy", (), {"decide": staticmethod(spy), "tally": proxy.world.engine.tally}
         )()
         proxy.send(send(target, b"{}"))
@@ -384,7 +384,7 @@ def test_a_fault_of_ours_does_not_stop_traffic() -> None:
 
             settle = not_read = decide
 
-        proxy.door._admission.engine = Broken()  # type: ignore[assignment]
+        proxy.door.admission.engine = Broken()  # type: ignore[assignment]
         proxy.exchange(send(CHAT, chat_body(user("1"))), ok(b"{}", "Content-Type: application/json"))
         assert last_status(proxy) == 200
         assert engine.tally.faults == 2
