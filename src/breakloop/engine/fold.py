@@ -97,7 +97,7 @@ class ResultFolder:
                     shadow.append(_shadow_finding(op, result))
         if done.denied_at >= 0:
             self._deny(call, ops, done, verdict, now)
-        elif limiting is not None:
+        else:
             _show_limit(limiting, remaining, verdict, now)
         if shadow is not None:
             verdict.shadow = tuple(shadow)
@@ -257,7 +257,7 @@ def _share_left(op: ChargeBudget, used: int, stages: list[_Stage], verdict: Verd
     return _NOT_SHOWN
 
 
-def _show_limit(op: Op, result: Result, verdict: Verdict, now: float) -> None:
+def _show_limit(op: Op | None, result: Result, verdict: Verdict, now: float) -> None:
     """Put the tightest limit into the verdict."""
     if type(op) is TakeTokens and type(result) is float:  # noqa: SIM114 - mypy needs one branch for each kind
         limit = op.limiter.describe_limit(op.rule.policy, op, result, now)

@@ -43,7 +43,7 @@ class Plan(msgspec.Struct, gc=False):
     time of a dataclass.)"""
 
     bundle: CompiledBundle
-    policies: list[CompiledPolicy]
+    policies: Sequence[CompiledPolicy]
     ops: list[Op]
     # Detectors that need a window, each with the index of the operation that its finding is inserted before.
     slots: list[tuple[int, DetectorSlot]]
@@ -99,7 +99,7 @@ class Planner:
             if isinstance(found, Verdict):
                 return found
             hold = found
-        policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else []
+        policies = bundle.routes.match(call.host, call.method, call.path) if bundle.policies else ()
         plan = Plan(bundle, policies, [], [], now, steady, project, profile)
         if bundle.agents.terms:
             absence = self._plan_agents(bundle.agents, call, plan, -2 if all_shadow else ENFORCED)

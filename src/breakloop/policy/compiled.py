@@ -19,6 +19,7 @@ from breakloop.detect.counting import DetectorConfig, route_matches
 from breakloop.detect.stateful import DetectorSlot
 from breakloop.dialects.registry import of_path
 from breakloop.model.call import Call
+from breakloop.policy.cache import MemoDict
 from breakloop.policy.descriptors import CallerProfiles
 from breakloop.policy.rules import BreakerRule, CompiledRule, Getter, RunRule
 from breakloop.policy.tree_limits import TreeLimits
@@ -120,13 +121,15 @@ class _Node:
 
 class Routes:
     """An immutable index of policies: by host, then by a trie of path segments, then by method. The cost of a match
-    depends on the depth of the path and on the number of policies that match, not on the total number.
+    depends on the depth of the path and on the number of policies that match, not on the total number. What applies to
+    a path on all hosts is cached.
     """
 
-    __slots__ = ("_any_host", "_hosts", "_methods_matter")
+    __slots__ = ("_any_host", "_hosts", "_methods_matter", "_on_all_hosts")
 
     def __init__(self, policies: Sequence[CompiledPolicy]) -> None:
         self._any_host: _Node = _Node()
+        self._on_all_hosts = MemoDict(self._match_path)
         self._hosts: dict[str, _Node] = {}
         self._methods_matter = any(policy.selector.methods for policy in policies)
         for policy in policies:
@@ -135,27 +138,19 @@ class Routes:
             for root in roots:
                 _insert(root, policy)
 
-    def match(self, host: str, method: str, path: str) -> list[CompiledPolicy]:
+    def match(self, host: str, method: str, path: str) -> Sequence[CompiledPolicy]:
         """Return the policies that apply, in the order of the bundle."""
-        segments = path[1:].split("/")
-        found: list[CompiledPolicy] = []
-        node = self._any_host
-        for segment in segments:  # as in `_collect`, without the call
-            if node.below:
-                found += node.below
-            child = node.children.get(segment)
-            if child is None:
-                break
-            node = child
-        else:
-            found += node.here
+        found: Sequence[CompiledPolicy] = self._on_all_hosts[path]
         if self._hosts:
             root = self._hosts.get(host)
             if root is not None:
-                _collect(root, segments, found)
+                found = _in_order([*found, *_collect(root, path)])
         if found and self._methods_matter:
             found = [p for p in found if not p.selector.methods or method in p.selector.methods]
-        return found if len(found) < 2 else _in_order(found)
+        return found
+
+    def _match_path(self, path: str) -> tuple[CompiledPolicy, ...]:
+        return tuple(_in_order(_collect(self._any_host, path)))
 
 
 def _insert(root: _Node, policy: CompiledPolicy) -> None:
@@ -173,16 +168,15 @@ def _insert(root: _Node, policy: CompiledPolicy) -> None:
             node.here.append(policy)
 
 
-def _collect(node: _Node, segments: list[str], found: list[CompiledPolicy]) -> None:
-    for segment in segments:
-        if node.below:
-            found += node.below
+def _collect(node: _Node, path: str) -> list[CompiledPolicy]:
+    found: list[CompiledPolicy] = []
+    for segment in path[1:].split("/"):
+        found += node.below
         child = node.children.get(segment)
         if child is None:
-            return
+            return found
         node = child
-    if node.here:
-        found += node.here
+    return found + node.here
 
 
 def _in_order(found: list[CompiledPolicy]) -> list[CompiledPolicy]:
