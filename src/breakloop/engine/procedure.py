@@ -123,10 +123,11 @@ class DecisionProcedure:
         """
         call, plan = self._call, self._plan
         at = plan.now if self._shared else plan.steady  # instances that share windows agree on the store's time
-        stored = dict(zip(self.keys, windows))  # noqa: B905 - as many; a keyword takes time
+        keys = self.keys
         opened: dict[str, OpenWindow] = {}
         if self._shared:  # all are part of the commit
-            opened = {key: OpenWindow(key, one.version, unpack_sections(one.data)) for key, one in stored.items()}
+            for key, (version, data) in zip(keys, windows, strict=True):
+                opened[key] = OpenWindow(key, version, unpack_sections(data))
         awaiting: dict[str, list[DetectorSlot]] = {}
         found: dict[int, Op] = {}
         snoozed = plan.bundle.snoozed
@@ -138,7 +139,7 @@ class DecisionProcedure:
                 continue
             window = opened.get(key)
             if window is None:
-                version, data = stored[key][:]
+                version, data = windows[keys.index(key)][:]
                 window = opened[key] = OpenWindow(key, version, unpack_sections(data))
             tag = detector.tags[group != ENFORCED]
             before = window.sections.get(tag, b"")
@@ -153,7 +154,7 @@ class DecisionProcedure:
             op = detector.operation(call, evaluation, target.place, group)
             if op is not None and not (snoozed and is_snoozed(op, snoozed, plan.now)):
                 found[target.number] = op
-        state_of(call).windows = list(awaiting.items()) if awaiting else None
+        state_of(call).windows = awaiting.items() if awaiting else None
         self.writes = self._changes(opened) if self._attempts <= TRIES else []
         ops = plan.ops
         if self._first is not None:
