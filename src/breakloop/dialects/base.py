@@ -22,12 +22,14 @@ from breakloop.dialects.answers import AnswerBuilder, Rewrite, StreamEnd, Stream
 from breakloop.dialects.body_changes import JsonBody
 from breakloop.dialects.content import (
     COUNTED_FROM_BYTES,
+    DECODED_UNCOUNTED_BYTES,
     ITEMS_MAX,
     LONG_TEXT_CHARS,
     DenseError,
     as_list,
     clean,
     content,
+    decode,
     decode_bounded,
     has_too_many_values,
     load,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 
 SMALL_BODY: Final = 4096  # bytes; all messages of a smaller body are decoded at once
 _OBJECTS: Final = frozenset((dict,))
-KNOWN_FROM_BYTES: Final = 16 * 1024  # a smaller body is decoded without the history of its caller
+KNOWN_FROM_BYTES: Final = 8 * 1024  # a smaller body is decoded without the history of its caller
 COUNTED_UNKNOWN_BYTES: Final = 256 * 1024  # of a larger one, the values are counted unless the history has most of them
 _OPENING_MESSAGES_MAX: Final = 100  # the first message of the user has to be among these
 _new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
@@ -492,7 +494,7 @@ def item_at(items: list[Any], at: int) -> Any:
     """Return an item, decoded in place. Raises ValueError if an undecoded item is not an object."""
     found = items[at]
     if type(found) is Raw:
-        found = decode_bounded(found)
+        found = decode(found) if len(found) <= DECODED_UNCOUNTED_BYTES else decode_bounded(found)
         if type(found) is not dict:
             raise ValueError("not an object")
         items[at] = found

@@ -4,8 +4,11 @@ An agent sends its whole conversation with every request, and only the last mess
 between the first messages and the last ones are cut out before it is decoded, if an earlier body of the caller began
 with the same bytes. That body has been decoded, so it is known that these bytes are whole messages, and how many.
 
-What is kept of a conversation is where to cut and a digest, some 200 bytes. A client that makes the digests of two of
-its bodies equal only has its own requests misread, because nothing is shared between callers.
+Once the session of a conversation is known, few requests need its first messages, and they are cut out, too.
+
+What is kept of a conversation is where to cut, a digest and the name of its session, some 500 bytes. A client that
+makes the digests of two of its bodies equal only has its own requests misread, because nothing is shared between
+callers.
 """
 
 from __future__ import annotations
