@@ -142,9 +142,10 @@ class JoinDetector(StatefulDetector):
         continues it is known by the ids of the calls.
         """
         conversation = call.decision.conversation
-        if answer.failed or not isinstance(conversation, Conversation):
+        if not isinstance(conversation, Conversation):
             return False
-        return conversation.is_team or not conversation.has_ids or bool(answer.text) or self._hands_on(answer.calls)
+        hands_on = conversation.is_team or not conversation.has_ids or answer.text or self._hands_on(answer.calls)
+        return bool(hands_on) and not answer.failed
 
     def _hands_on(self, calls: tuple[ToolCall, ...]) -> bool:
         """Tell whether one of these tools may be another agent, or tell it something."""

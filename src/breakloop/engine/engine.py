@@ -395,7 +395,8 @@ class Engine:
         settlement: Settlement = state.settlement or self.local
         if ticket is not None:
             free = failed or (bool(answer.text) and self._moved_on(call, ticket[0].key, answer.text))
-            ended = ticket if free else [op for op in ticket if op.flight]
+            is_one = len(ticket) == 1 and ticket[0].flight > 0  # as nearly always: without a list
+            ended = ticket if free or is_one else [op for op in ticket if op.flight]
             if ended:
                 settlement.settle(call, ended, failed=free)
         used = None

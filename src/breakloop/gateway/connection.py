@@ -279,15 +279,14 @@ class Connection(asyncio.Protocol):
     """The protocol object of one client."""
 
     __slots__ = (
-        "_discarded", "_exchange", "_handle", "_limits", "_parse", "_pending", "_progress_tick", "_reader",
+        "_discarded", "_exchange", "_handle", "_limits", "_pending", "_progress_tick", "_reader",
         "_reading", "_server", "_status_lines", "_template", "_throttled", "_transport", "_unsent",
         "_upload_paused", "_websocket", "_write_paused", "peer", "phase",
     )  # fmt: skip
 
     def __init__(self, server: ServerCore) -> None:
         self._server = server
-        self._handle = server.handler
-        self._parse = server.head_parser.parse
+        self._handle = server.handler.__call__  # a bound method is called faster than an object
         self._limits = server.limits
         self._status_lines = server.status_lines
         self._reader = RequestReader(server.head_parser, server.limits, server.body_memory, server.streams_body)
@@ -388,7 +387,9 @@ class Connection(asyncio.Protocol):
             end = size if data.endswith(b"\r\n\r\n") else data.find(b"\r\n\r\n") + 4
             if 4 < end <= limits.head_bytes:
                 try:
-                    request = self._parse(data if end == size else data[:end], self.peer)
+                    heads, peer = self._server.head_parser, self.peer
+                    # Without a body, as most requests for a decision, a head has no length that could differ.
+                    request = heads.parse_new(data, peer) if end == size else heads.parse(data[:end], peer)
                 except RequestError:
                     pass  # the reader parses it again and reports the first error in stream order
                 else:

@@ -158,28 +158,29 @@ class HeadParser:
         """Parse one head, up to and including its empty line. Raises `RequestError`."""
         start = head.rfind(LENGTH_NAME)
         if start < 0:
-            return self._parse(head, peer)
+            return self.parse_new(head, peer)
         start += 7  # its length
         size, _, rest = head[start:].partition(b"\r")
         if not size.isdigit() or len(size) > LENGTH_DIGITS:
-            return self._parse(head, peer)
+            return self.parse_new(head, peer)
         key = head[:start] + rest
         template = self._templates.get(key)
         if template is None:
-            request = self._parse(head, peer)
+            request = self.parse_new(head, peer)
             if request.raw is head and head[:start].lower().endswith(LENGTH_LINE) and self._templates.recurs(key):
                 likes = replace(request, raw=b"", peer="", headers=request.headers.copy())
                 self._templates.put(key, HeadTemplate(likes, head[:start], b"\r" + rest))
             return request
         return template.with_length(size, head, b"", peer)
 
-    def _parse(self, head: bytes, peer: str) -> Request:
+    def parse_new(self, head: bytes, peer: str) -> Request:
+        """Do the same, without looking for a head that differs only in its length."""
         lines = lines_of(head)
         count = len(lines) - 3
         if count > self._limits.fields:
             raise RequestError(431, _TOO_LARGE)
         if not lines[0] and lines[1]:
-            return self._parse(head[2:], peer)  # one empty line before a request is allowed: old clients send it
+            return self.parse_new(head[2:], peer)  # one empty line before a request is allowed: old clients send it
         method, target, is_1_1 = self._request_lines[lines[0]]
         headers = dict(map(self._field, lines[1:-2]))
         repeated = () if len(headers) == count else self._repeated(headers, lines)

@@ -180,7 +180,7 @@ class _Layout:
         pattern.append(rb")()\r\n")  # an empty group at the end, because an `itemgetter` of one makes no tuple
         self._passed: itemgetter[Any] = itemgetter(*passed, groups + 1)
         self._telling: itemgetter[Any] = itemgetter(*telling, groups + 1)
-        self.match = re.compile(b"".join(pattern)).fullmatch
+        self.match = re.compile(b"".join(pattern)).match
 
     def read(self, found: re.Match[bytes]) -> ResponseHead | None:
         """Return the head, if one like it was kept."""
@@ -221,20 +221,32 @@ class ResponseHeadParser:
 
     def parse(self, head: bytes, method: str) -> ResponseHead:
         """Parse one head, up to and including its empty line. Raises `UpstreamError`."""
+        found = self.read(head, method)
+        assert found is not None  # noqa: S101 - it is complete
+        return found[0]
+
+    def read(self, data: bytes, method: str) -> tuple[ResponseHead, int] | None:
+        """Parse the head at the beginning of `data`; return it and its length, or None if it is not complete. Raises
+        `UpstreamError`.
+        """
         if method != "HEAD":
             for layout in self._recent:
-                found = layout.match(head)
+                found = layout.match(data)
                 if found is not None:
+                    end = found.end()
                     known = layout.read(found)
                     if known is None:
-                        known = self._parse(head.split(b"\r\n"), method)
+                        known = self._parse(data[:end].split(b"\r\n"), method)
                         layout.keep(found, known)
-                    return known
-        lines = head.split(b"\r\n")
+                    return known, end
+        end = data.find(b"\r\n\r\n") + 4
+        if end == 3:
+            return None
+        lines = data[:end].split(b"\r\n")
         parsed = self._parse(lines, method)
         if method != "HEAD":
             self._learn(lines[1:-2])
-        return parsed
+        return parsed, end
 
     def _learn(self, lines: list[bytes]) -> None:
         """Note the names of a valid head. If they recur, heads with these names are looked for first from now on."""

@@ -67,7 +67,7 @@ _JOINED_BYTES: Final = 64 * 1024  # up to this size of the body, head and body a
 
 class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
-        "_framing", "_head", "_held", "_interims", "_parse", "_paused", "_pool", "_queued_reads", "_reading",
+        "_framing", "_head", "_heads", "_held", "_interims", "_paused", "_pool", "_queued_reads", "_reading",
         "_server", "by_line", "exchange", "idle_since", "received", "reusable", "transport", "turn_bytes",
         "until_close", "write_paused",
     )  # fmt: skip
@@ -75,7 +75,7 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, server: ServerCore, pool: UpstreamPool) -> None:
         self._server = server
         self._pool = pool
-        self._parse = pool.heads.parse
+        self._heads = pool.heads
         self._head: bytes | bytearray = b""  # an incomplete head
         self._interims = 0
         self._paused = False  # the client does not read
@@ -226,14 +226,15 @@ class UpstreamConnection(asyncio.Protocol):
         self.received = True
         try:
             if self._framing is None:
-                head, rest, end = None, b"", data.find(b"\r\n\r\n") + 4
-                if end > 3 and not self._head:
-                    head, rest = self._parse(data[:end], exchange.method), data[end:]
-                if head is None or head.status < 200:
-                    head, rest = self._read_heads(exchange.method, data)
-                    if head is None:
+                found = None if self._head else self._heads.read(data, exchange.method)
+                if found is not None and found[0].status >= 200:
+                    head, end = found
+                    data = data[end:]
+                else:
+                    final, data = self._read_heads(exchange.method, data)
+                    if final is None:
                         return
-                data = rest
+                    head = final
                 self.reusable = head.keep_alive
                 if head.is_plain and data and head.length == len(data) and exchange.whole_response(head, data):
                     return
@@ -294,7 +295,7 @@ class UpstreamConnection(asyncio.Protocol):
                 if bare or len(data) > HEAD_BYTES or not b"HTTP/1."[: len(data)] == data[:7]:
                     raise UpstreamError("sent a response that is not valid HTTP/1.1")
                 return None, b""
-            head = self._parse(bytes(data[:end]), method)
+            head = self._heads.parse(bytes(data[:end]), method)
             data = bytes(data[end:])
             if head.status >= 200:
                 break
