@@ -148,6 +148,19 @@ def test_results_belong_to_calls_by_id_else_by_order() -> None:
         assert found == [(a, second, 1), (b, first, 0), (c, None, -1)]
 
 
+def test_one_call_is_read_as_several_are() -> None:
+    """A call has the same fingerprints alone and beside another one, with its result and without (LD-4)."""
+    two = (ToolCall("look", '{"q": 1}'), ToolCall("read", '{"q": 2}'))
+    for result in (
+        Result("found it", False, "a"),
+        Result("boom", True, "a", ("image/png:1",)),
+        Result("lost", False, "b"),
+    ):
+        step = Step("", two[:1], ("a",), (result,), (), (), 2, 100)
+        beside = step._replace(calls=two, call_ids=("a", "c"), results=(result, Result("other", False, "c")))
+        assert prints(step).pairs[0] == prints(beside).pairs[0]
+
+
 def test_how_long_an_acknowledgement_is() -> None:
     """Sixty bytes, with single spaces; a longer text says something (LD-4)."""
     for text, kind in (("done " + "x" * 55, ACK), ("done " + "x" * 56, OK), ("done,  " + "x" * 54, ACK)):

@@ -42,6 +42,20 @@ def test_stagnation() -> None:
         assert [hits(streaks.stagnation(state(window, prints(step))), "stagnation") for _ in range(3)] == [0, 0, 0]
 
 
+def test_news_of_the_last_tool() -> None:
+    """Its row stays the last one, and is the same as if another tool's row had been behind it (LD-4)."""
+    window = load(b"")
+    for name in ("read", "look"):
+        list(streaks.stagnation(state(window, prints(called(name=name)))))
+    other = load(window.dump())
+    other.tools[:] = other.tools[TOOL.size :] + other.tools[: TOOL.size]  # it is moved to the end from there
+    for one in (window, other):
+        one.steps = 7
+        assert not streaks.stagnation(state(one, prints(called(text=LONG + " and more")), news=True))
+    assert window.tools == other.tools
+    assert TOOL.unpack_from(window.tools, TOOL.size)[2:] == (0.0, 7)
+
+
 def test_a_short_success_ends_stagnation() -> None:
     """What was refused at length several times is accepted in a word (LD-4)."""
     window = load(b"")
