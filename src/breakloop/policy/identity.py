@@ -208,7 +208,6 @@ def _in_baggage(call: Call) -> str:
 _CHAINS_MAX: Final = 16_384
 _TRACES_MAX: Final = 16_384
 _OPENINGS_MAX: Final = 4096
-_SHORT: Final = 1024  # bytes of an opening that is hashed as it is
 _SIZE_MAX: Final = 4 * 1024 * 1024  # total length of keys, in case ids are long
 
 
@@ -290,19 +289,20 @@ class SessionNames:
         identity.session_derived = True
         caller = identity.caller or self._caller(call)
         named = f"{caller}\0{agent}\0{bounded(opening)}".encode("utf-8", "replace")
-        session = DERIVED_SESSION + (self._digests.of(named) if len(named) <= _SHORT else self._derived(caller, named))
+        session = self._derived(caller, named)
         if known is not None:
             body.keep_session(agent, session)
         return session
 
     def _derived(self, caller: str, named: bytes) -> str:
-        """Return the digest of a long opening, such as a system prompt of 20 KB, which takes longer than a decision. It
-        is the same in all requests of a conversation. A caller that makes xxh3 collide only joins its own sessions.
+        """Return the session of an opening. Its keyed digest, which takes longer than a decision for a system prompt of
+        20 KB, is the same in all requests of a conversation. A caller that makes xxh3 collide only joins its own
+        sessions.
         """
         key = f"{caller}\0{xxhash.xxh3_128_hexdigest(named)}"
         known = self._openings.get(key)
         if known is None:
-            known = self._digests.of(named)
+            known = DERIVED_SESSION + self._digests.of(named)
             self._openings.put(key, known)
         return known
 
