@@ -122,9 +122,9 @@ class ProxyHandler:
             destination.agent,
             route.upstream,
             request.repeated,
-            True,  # tracked
-            began_ns,
         )
+        call.tracked = True
+        call.began_ns = began_ns
         if not route.is_plain or admission.needs_key or request.streamed:
             result = self._undecided(request, call, route)
             if result is not None:

@@ -17,19 +17,18 @@ from tests.unit.gateway.fake_upstream import Proxy, answer
 CHOICE = {"index": 0, "message": {"role": "assistant", "content": "It opens at seven."}, "finish_reason": "stop"}
 USAGE = {"prompt_tokens": 12, "completion_tokens": 5}
 CHAT = {"id": "chatcmpl-1", "model": "gpt-4.1", "object": "chat.completion", "choices": [CHOICE], "usage": USAGE}
-BODIES = [
-    json.dumps(given).encode()
-    for given in (
-        CHAT,
-        {**CHAT, "choices": [CHOICE, {**CHOICE, "index": 1}]},
-        {**CHAT, "choices": []},
-        {"error": {"message": "no"}},
-        {"type": "message", "content": [{"type": "text", "text": "At seven."}], "usage": {"input_tokens": 3}},
-        {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "found"}]}},
-        {},
-        [],
-    )
-] + [b"", b"no JSON", b'{"usage": {"prompt_tokens": 7}, "choices', b'data: {"choices": []}\n\ndata: [DONE]\n\n']
+JSON: list[Any] = [
+    CHAT,
+    {**CHAT, "choices": [CHOICE, {**CHOICE, "index": 1}]},
+    {**CHAT, "choices": []},
+    {"error": {"message": "no"}},
+    {"type": "message", "content": [{"type": "text", "text": "At seven."}], "usage": {"input_tokens": 3}},
+    {"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "found"}]}},
+    {},
+    [],
+]
+ODD = [b"", b"no JSON", b'{"usage": {"prompt_tokens": 7}, "choices', b'data: {"choices": []}\n\ndata: [DONE]\n\n']
+BODIES = [*[json.dumps(given).encode() for given in JSON], *ODD]
 
 
 def chat_post(body: bytes) -> bytes:
@@ -50,7 +49,7 @@ def observe(request: bytes, head: bytes, body: bytes, *, whole: bool, drains: bo
             settled.append((len(call.body), answer))
             settle(call, answer)
 
-        proxy.door.admission.settle = spy
+        setattr(proxy.door.admission, "settle", spy)  # noqa: B010 - mypy takes it for a method
         proxy.send(request)
         proxy.server.draining = drains
         upstream = proxy.upstream()
