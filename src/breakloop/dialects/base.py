@@ -134,7 +134,9 @@ class Dialect(ABC):
             parts = self.read_short(short, body, history)
             if parts is not None:
                 opening = short.beginning.opening if parts.system is None else None
-                return ParsedBody(self, body, parts, path, history=history, known_opening=opening)
+                parsed = ParsedBody(self, body, parts, path, history=history)
+                parsed.known_opening = opening
+                return parsed
         if COUNTED_UNKNOWN_BYTES < len(body) <= COUNTED_FROM_BYTES and has_too_many_values(body):
             return ParsedBody(self, body, BodyFields("", [], fields={}), path, unread=True)
         parsed = self.parse(body, path)
@@ -322,10 +324,9 @@ class ParsedBody:
         lenient: bool = False,
         history: KnownHistory | None = None,
         unread: bool = False,
-        known_opening: Opening | None = None,
     ) -> None:
         self._history = history  # messages in it may be missing in `parts`
-        self.known_opening = known_opening  # that of earlier requests, unless the body turns out to be odd
+        self.known_opening: Opening | None = None  # that of earlier requests, unless the body turns out to be odd
         self.dialect = dialect
         self.body = body
         self._path = path
