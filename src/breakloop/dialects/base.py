@@ -134,9 +134,9 @@ class Dialect(ABC):
             parts = self.read_short(short, body, history)
             if parts is not None:
                 opening = short.beginning.opening if parts.system is None else None
-                parsed = ParsedBody(self, body, parts, path, history=history)
-                parsed.known_opening = opening
-                return parsed
+                shortened = ParsedBody(self, body, parts, path, history=history)
+                shortened.known_opening = opening
+                return shortened
         if COUNTED_UNKNOWN_BYTES < len(body) <= COUNTED_FROM_BYTES and has_too_many_values(body):
             return ParsedBody(self, body, BodyFields("", [], fields={}), path, unread=True)
         parsed = self.parse(body, path)
