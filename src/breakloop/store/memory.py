@@ -49,6 +49,8 @@ Entry = tuple[Any, ...]  # (expires, ...); the remaining items depend on the tab
 class ExpiringTable(OrderedDict[str, Entry]):
     """A bounded mapping with expiry. All operations take constant time; memory is bounded by `max_entries`."""
 
+    __slots__ = ("_quiet_until", "dirty", "evicted", "max_entries", "overflow")
+
     def __init__(self, max_entries: int) -> None:
         super().__init__()
         self.max_entries = max_entries
