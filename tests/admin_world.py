@@ -356,9 +356,13 @@ def world(history: FakeHistory, bundles: FakeBundles, hooks: FakeHooks, *, break
     async def counted(prefix: str) -> list[Row]:
         return [one for one in counters if str(one["key"]).startswith(prefix)]
 
-    async def live() -> AsyncIterator[Row]:
+    def live() -> AsyncIterator[Row]:
+        """Listen from the call on, and not from the first item that is asked for."""
         queue: asyncio.Queue[Row | None] = asyncio.Queue()
         listeners.append(queue)
+        return heard(queue)
+
+    async def heard(queue: asyncio.Queue[Row | None]) -> AsyncIterator[Row]:
         while (item := await queue.get()) is not None:
             yield item
         listeners.remove(queue)
