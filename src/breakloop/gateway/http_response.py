@@ -262,6 +262,7 @@ class ResponseHeadParser:
                 return
             if len(self._layouts) >= self.layouts_max:
                 self._layouts.clear()
+                self._seen.clear()
             layout = self._layouts[names] = _Layout(lines)
         self._recent = [layout, *[other for other in self._recent if other is not layout]][: self.recent_max]
 
@@ -297,7 +298,7 @@ class ResponseHeadParser:
             keep_alive = (keep_alive or b"keep-alive" in options) and b"close" not in options
         keep_alive = keep_alive and length != BODY_UNTIL_CLOSE
         headers = {name: value for name, value in values.items() if name in _FOR_READERS}
-        is_json = form_of(headers.get("content-type", b"")) == BODY and bool(headers.get("content-type"))
+        is_json = form_of(headers.get("content-type", b""), streamed=True) == BODY  # whatever was asked for
         is_plain = is_json and status < 400 and "content-encoding" not in headers
         announced = _announced(status, values, method)
         return ResponseHead(status, line, kept, headers, length, announced, keep_alive, is_plain)

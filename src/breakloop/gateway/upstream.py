@@ -153,6 +153,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.received = False
         self.by_line = False
         self.turn_bytes = UNBOUNDED
+        self._interims = 0  # a head that arrives by itself does not reset it
 
     @property
     def chunk_boundary(self) -> ChunkBoundary | None:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 from zoneinfo import ZoneInfo
 
@@ -129,7 +130,8 @@ class Routes:
 
     def __init__(self, policies: Sequence[CompiledPolicy]) -> None:
         self._any_host: _Node = _Node()
-        self._on_all_hosts = MemoDict(self._match_path)
+        # Without a reference to this index, so that a replaced bundle is freed at once, and not by a rare collection.
+        self._on_all_hosts = MemoDict(partial(_match_path, self._any_host))
         self._hosts: dict[str, _Node] = {}
         self._methods_matter = any(policy.selector.methods for policy in policies)
         for policy in policies:
@@ -149,8 +151,9 @@ class Routes:
             found = [p for p in found if not p.selector.methods or method in p.selector.methods]
         return found
 
-    def _match_path(self, path: str) -> tuple[CompiledPolicy, ...]:
-        return tuple(_in_order(_collect(self._any_host, path)))
+
+def _match_path(root: _Node, path: str) -> tuple[CompiledPolicy, ...]:
+    return tuple(_in_order(_collect(root, path)))
 
 
 def _insert(root: _Node, policy: CompiledPolicy) -> None:

@@ -81,6 +81,13 @@ def test_bodies(kind: str, body: bytes) -> None:
     assert len(found["settled"]) == 1
 
 
+@each("kind", ["Content-Type: ;charset=utf-8", "Content-Type: ", "X: no type"])
+def test_a_stream_that_was_asked_for_comes_without_a_type(kind: str) -> None:
+    request = chat_post(json.dumps({**json.loads(chat_body(user("When?"))), "stream": True}).encode())
+    for body in BODIES:
+        same(request, answer(kind, f"Content-Length: {len(body)}"), body)
+
+
 def test_an_ordinary_answer_is_read() -> None:
     head = answer(TYPES[0], f"Content-Length: {len(BODIES[0])}")
     [(_, found)] = same(CHAT_REQUEST, head, BODIES[0])["settled"]

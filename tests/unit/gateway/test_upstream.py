@@ -48,6 +48,18 @@ def test_heads_that_are_cut_are_kept_until_they_are_whole() -> None:
         assert proxy.sent().startswith(b"HTTP/1.1 200 OK\r\n")
 
 
+def test_interim_responses_are_counted_for_each_exchange() -> None:
+    """A connection that is kept serves any number of answers that a 100 precedes."""
+    with Proxy() as proxy:
+        used = set()
+        for _ in range(20):
+            proxy.send(get("/a"))
+            used.add(proxy.upstream())
+            proxy.upstream().says(b"HTTP/1.1 100 Continue\r\n\r\n", ok())
+        assert [status for status, _, _ in read_replies(proxy.sent())] == [200] * 20
+        assert len(used) == 1
+
+
 def streams(proxy: Proxy, content: bytes, *fields: str) -> None:
     """Ask for a stream, and get all of it in one read."""
     proxy.send(asked())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from sys import getrefcount
 from typing import Any
 
 import pytest
@@ -120,6 +122,21 @@ def test_nothing_matches() -> None:
     """An empty list, with policies elsewhere or none at all (R-2)."""
     assert matched(routes(), "/x") == []
     assert matched(routes(CompiledSelector(exact="/y")), "/x") == []
+
+
+def test_a_replaced_index_is_freed_at_once() -> None:
+    """Without the collector, which hardly ever runs in a server."""
+    only = policy(0, CompiledSelector(prefix="/"))
+    alone = getrefcount(only)
+    table = Routes([only])
+    assert matched(table, "/x") == [0]
+    assert getrefcount(only) > alone
+    gc.disable()
+    try:
+        del table
+        assert getrefcount(only) == alone
+    finally:
+        gc.enable()
 
 
 class CountingChildren(dict[str, Any]):
