@@ -130,14 +130,14 @@ class Dialect(ABC):
     def parse_newest(self, body: bytes, path: str, history: KnownHistory) -> ParsedBody | None:
         """Do the same without decoding messages that are in `history`."""
         short = history.shorten(body, self.name) if type(self).parse is Dialect.parse else None
-        if short is not None:
+        if short is not None and not _is_dense(short.body, len(body)):
             parts = self.read_short(short, body, history)
             if parts is not None:
                 opening = short.beginning.opening if parts.system is None else None
                 shortened = ParsedBody(self, body, parts, path, history=history)
                 shortened.known_opening = opening
                 return shortened
-        if COUNTED_UNKNOWN_BYTES < len(body) <= COUNTED_FROM_BYTES and has_too_many_values(body):
+        if _is_dense(body, len(body)):
             return ParsedBody(self, body, BodyFields("", [], fields={}), path, unread=True)
         parsed = self.parse(body, path)
         if parsed is not None and not parsed.lenient:
@@ -374,7 +374,7 @@ class ParsedBody:
             parts = self.dialect.read_fields(self.body)
             if parts is None:
                 raise
-            self.parts, self._history = parts, None
+            self.parts, self._history, self.known_opening = parts, None, None
             return read(self)
 
     def chat(self, tail: int) -> Chat | None:
@@ -454,6 +454,11 @@ def _shorten(parts: BodyFields) -> None:
         value = getattr(fields, name)
         if type(value) is str and len(value) > LONG_TEXT_CHARS:
             setattr(fields, name, shortened(value))
+
+
+def _is_dense(unknown: bytes, size: int) -> bool:
+    """Tell whether what is not known of a body has too many values. Of larger bodies, the gateway has counted all."""
+    return COUNTED_UNKNOWN_BYTES < len(unknown) and size <= COUNTED_FROM_BYTES and has_too_many_values(unknown)
 
 
 def _up_to_user(parsed: ParsedBody) -> list[str]:

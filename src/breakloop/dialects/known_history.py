@@ -27,6 +27,7 @@ _MOST: Final = 64
 _PROBE: Final = 32  # bytes at the end of a beginning that are compared first
 _SEPARATORS: Final = (1, 2)  # characters between two messages: "," or ", "
 _COMMAS: Final = (b"", b",", b", ")
+_MESSAGES: Final = b'"messages"'
 _OPENING: Final = ord("[")
 _CLOSING: Final = b"]"
 Raw = msgspec.Raw
@@ -91,7 +92,12 @@ class KnownHistory:
         """
         known, first = short.beginning, short.first
         newer = items[first:]
-        if not newer or (type(newer[0]) is Raw and not body.startswith(bytes(newer[0]), known.end + known.separator)):
+        if not newer:
+            return False
+        if type(newer[0]) is not Raw:
+            if short.body.find(_MESSAGES, known.start) >= 0:  # of two lists, the second counts
+                return False
+        elif not body.startswith(bytes(newer[0]), known.end + known.separator):
             return False
         items[first:first] = [EARLIER] * (known.first - first + known.number)
         found = _continued(body, newer, self._last, short)

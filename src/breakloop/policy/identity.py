@@ -280,7 +280,7 @@ class SessionNames:
         if body is None:
             return ""
         agent, known = identity.agent or self._agent(call), body.known_opening
-        if known is not None and known.agent == agent and known.session and not body.lenient:
+        if known is not None and known.agent == agent and known.session and not (body.lenient or body.unread):
             identity.session_derived = True
             return known.session
         opening = body.opening()
