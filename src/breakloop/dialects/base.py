@@ -458,7 +458,7 @@ def _shorten(parts: BodyFields) -> None:
 
 def _is_dense(unknown: bytes, size: int) -> bool:
     """Tell whether what is not known of a body has too many values. Of larger bodies, the gateway has counted all."""
-    return COUNTED_UNKNOWN_BYTES < len(unknown) and size <= COUNTED_FROM_BYTES and has_too_many_values(unknown)
+    return len(unknown) > COUNTED_UNKNOWN_BYTES and size <= COUNTED_FROM_BYTES and has_too_many_values(unknown)
 
 
 def _up_to_user(parsed: ParsedBody) -> list[str]:
