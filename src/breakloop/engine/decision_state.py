@@ -6,7 +6,7 @@ Other packages treat it as an opaque `Call.decision`. If it has to outlive its r
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 import msgspec
@@ -59,7 +59,7 @@ class DecisionState(msgspec.Struct, gc=False):
     awaits_result: bool = False  # it has a ticket or charges
     ticket: Ticket | None = None  # the counts that settling ends or takes back
     charges: list[Charge] | None = None  # estimated charges, which the answer corrects
-    windows: ItemsView[str, list[DetectorSlot]] | None = None  # the windows that record the answer
+    windows: Collection[tuple[str, list[DetectorSlot]]] | None = None  # the windows that record the answer
     settlement: Settlement | None = None  # where it was decided; None: in the store of this process
     estimate: tuple[Estimator, bool, Estimate] | None = None  # of the last rule, for reuse by the next one
     loop: LoopKey | None = None  # the loop that it belongs to in activity records
