@@ -199,7 +199,7 @@ class Dialect(ABC):
         return step if step is None or not parsed.lenient else clean_step(step)
 
     def read_step(self, parsed: ParsedBody) -> Step | None:
-        """Do the same once, as a body is read that turns out to be odd or not."""
+        """Return the step of a body as it is decoded now. Raises ValueError if it has to be read leniently."""
         parts = parsed.parts
         builder = self.collect_step(parts)
         if builder is None:

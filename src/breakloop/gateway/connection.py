@@ -381,7 +381,7 @@ class Connection(asyncio.Protocol):
     def process(self, data: bytes) -> None:
         """Process received bytes. A fast path handles one complete request in one read, the usual case."""
         if self.phase is IDLE and not self._write_paused:
-            if self._template is not None and self._process_alike(data, self._template()):
+            if self._template is not None and self._process_same_head(data, self._template()):
                 return
             size, limits = len(data), self._limits
             # Without a body, the data is the head. If it only ends like one, parsing it fails at an empty line.
@@ -406,7 +406,7 @@ class Connection(asyncio.Protocol):
                         return
         self._receive(data)
 
-    def _process_alike(self, data: bytes, template: HeadTemplate | None) -> bool:
+    def _process_same_head(self, data: bytes, template: HeadTemplate | None) -> bool:
         """Process a request whose head is the same as before but for its length. Returns False for others."""
         request = None if template is None else template.whole_request(data, self.peer)
         if request is None or request.length > self._limits.body_bytes:

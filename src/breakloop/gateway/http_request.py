@@ -62,8 +62,8 @@ _METHOD_NAMES: Final = (
 _METHODS: Final = {name.encode(): name for name in _METHOD_NAMES.split()}
 _REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^ ]+) HTTP/([0-9]\.[0-9])")
 _TARGET: Final = re.compile(rb"/[!-\"$-~]*")  # without `#`: only some servers strip a fragment
+_lines_of: Final = re.compile(rb"\r\n").split  # takes two thirds of the time of `bytes.split`
 # A name, a colon, and a value of visible characters, spaces, tabs and bytes above ASCII: no control, no bare CR or LF.
-lines_of: Final = re.compile(rb"\r\n").split  # takes two thirds of the time of `bytes.split`
 FIELD_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t -~\x80-\xff]*)")
 _TOKEN_CHARS: Final = frozenset(b"!#$%&'*+-.^_`|~" + string.ascii_letters.encode() + string.digits.encode())
 _HOST_CHARS: Final = (string.ascii_letters + string.digits + "-._~%!$&'()*+;=:[]").encode()
@@ -175,7 +175,7 @@ class HeadParser:
 
     def parse_new(self, head: bytes, peer: str) -> Request:
         """Do the same, without looking for a head that differs only in its length."""
-        lines = lines_of(head)
+        lines = _lines_of(head)
         count = len(lines) - 3
         if count > self._limits.fields:
             raise RequestError(431, _TOO_LARGE)
