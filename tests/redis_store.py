@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,9 +33,10 @@ from breakloop.store.ops import (
     StoredWindow,
     WindowWrite,
 )
+from breakloop.store.redis.connection import door_for
 from breakloop.store.redis.store import RedisStore, ShardedStore
-from breakloop.store.redis.topology import Nodes, make_nodes
-from breakloop.store.redis.url import parse_redis_url
+from breakloop.store.redis.topology import ClusterNodes, Nodes, OneNode, finder_for
+from breakloop.store.redis.url import RedisUrl, parse_redis_url
 from tests.deadlines import DEADLINE_S
 
 # The fixture whose server a store is in.
@@ -58,7 +60,7 @@ class Connection:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
-        self.nodes: Nodes = make_nodes(parse_redis_url(url), self.loop)
+        self.nodes = _patient_nodes(parse_redis_url(url), self.loop)
         self.wait(self.nodes.start())
 
     def wait(self, work: Any) -> Any:
@@ -80,6 +82,14 @@ class Connection:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(DEADLINE_S)
         self.loop.close()
+
+
+def _patient_nodes(url: RedisUrl, loop: asyncio.AbstractEventLoop) -> Nodes:
+    """As `make_nodes`, for a server that gets little of a busy machine's time."""
+    options = replace(door_for(url, loop), open_s=DEADLINE_S, silence_s=DEADLINE_S)
+    if url.kind == "cluster":
+        return ClusterNodes(options, url.addresses)
+    return OneNode(options, finder_for(url, options))
 
 
 @contextmanager
