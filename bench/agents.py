@@ -28,6 +28,7 @@ class Conversations:
     anthropic: bool = False
     named: bool = False
     agents: int = 1  # whose steps alternate
+    traced: bool = False  # each request has a trace id
 
     def request(self, number: int) -> bytes:
         """The whole request with this number."""
@@ -35,6 +36,9 @@ class Conversations:
         before, after = self._frame(session)
         body = before + b",".join(self._turns(session)[: self._kept + step + 1]) + after
         extra = [("X-Agent-Session", f"s-{session:03d}")] if self.named else []
+        if self.traced:
+            trace = hashlib.sha256(b"%d" % number).hexdigest()
+            extra.append(("traceparent", f"00-{trace[:32]}-{trace[32:48]}-01"))
         fields = self._fields(len(body)) + extra
         path = "/v1/messages" if self.anthropic else chat.PATH
         head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields) + "\r\n"

@@ -84,6 +84,8 @@ def _proxied() -> list[Case]:
             many = MANY if size_kb < 60 else _MANY_LARGE
             provider = "anthropic" if anthropic else "openai"
             found.append(Case(title, one.request, answer=one.answer, provider=provider, many=many))
+    traced = Conversations(2 * 1024, traced=True)
+    found.append(Case("agent, chat, traced, 2 KB", traced.request, answer=traced.answer))
     for size_kb in _SIZES_KB[:2]:
         one = Conversations(size_kb * 1024, agents=_AGENTS)
         found.append(Case(f"{_AGENTS} agents, chat, unnamed, {size_kb} KB", one.request, answer=one.answer))

@@ -21,7 +21,6 @@ from breakloop.errors import RequestError
 from breakloop.gateway.exchange import DeferredReply, Exchange, MakeReply, StoppedCall
 from breakloop.gateway.http_request import (
     CLOSE,
-    LENGTH_DIGITS,
     BodyMemory,
     Handler,
     HeadParser,
@@ -390,15 +389,16 @@ class Connection(asyncio.Protocol):
                 try:
                     heads, peer = self._server.head_parser, self.peer
                     # Without a body, as most requests for a decision, a head has no length that could differ.
-                    request = heads.parse_new(data, peer) if end == size else heads.parse(data[:end], peer)
+                    request = heads.parse_bodiless(data, peer) if end == size else heads.parse(data[:end], peer)
                 except RequestError:
                     pass  # the reader parses it again and reports the first error in stream order
                 else:
                     if request.length == size - end <= limits.body_bytes:
                         if end < size:
                             request.body = data[end:]
-                            if request.template is not None and end + LENGTH_DIGITS <= limits.head_bytes:
-                                self._template = ref(request.template)
+                        template = request.template
+                        if template is not None and template.max_bytes <= limits.head_bytes:
+                            self._template = ref(template)
                         if size > _PACKED_BYTES and _takes_long(request):
                             self._defer(request)
                         else:

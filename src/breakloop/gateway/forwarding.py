@@ -19,13 +19,14 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
+from msgspec.structs import replace
 
 from breakloop.clock import Clock, SystemClock
 from breakloop.dialects.session_ids import DEPTH, PARENT, ROOT
 from breakloop.errors import RequestError
 from breakloop.gateway.admission import COOKIE
 from breakloop.gateway.aws_signature import REPLACED, AwsRequest, aws_key, region_of, signature_lines
-from breakloop.gateway.http_request import CHUNKED, Request
+from breakloop.gateway.http_request import CHUNKED, HeadTemplate, Request, VaryingTemplate, mark
 from breakloop.model.call import CREDENTIAL_HEADERS, Tree
 from breakloop.model.upstream import Upstream
 from breakloop.policy.cache import MemoDict
@@ -105,7 +106,7 @@ class UpstreamRoutes:
         is_known = upstream.name in self._held or headers.get("host", b"").lower() == upstream.authority
         if not is_signed or is_known or owner_of_host(upstream.host) != AWS:
             return found
-        return msgspec.structs.replace(found, refusal=_SIGNED_FOR_US.format(upstream.host, upstream.name))
+        return replace(found, refusal=_SIGNED_FOR_US.format(upstream.host, upstream.name))
 
     def _by_path(self, owner: str, v1: Upstream) -> _ByPath:
         return MemoDict(partial(self._find, owner=owner, v1=v1))
@@ -321,12 +322,28 @@ class HeadRewriter:
         template = None if decoded or identity or place is not None or length <= 0 else request.template
         if template is not None:
             known = template.forwarded.get(self)
-            if known is not None and known[0] is destination:
-                return b"%b%d%b" % (known[1], length, known[2])
+            if known is None or known[0] is not destination:
+                known = template.forwarded[self] = destination, self._form(request, template, destination, query)
+            form: bytes = known[1]
+            if form:
+                return form % (*request.values, length)
         before, framing, after = self._rewritten(request, destination, query, length, decoded, identity, place)
-        if template is not None and not self._via and destination.upstream.name not in self._aws_keys:
-            template.forwarded[self] = destination, before + _LENGTH_FIELD, b"\r\n" + after
         return before + framing + after
+
+    def _form(self, request: Request, template: HeadTemplate, destination: Destination, query: bytes) -> bytes:
+        """Return the head for the upstream with `%b` in the place of values that differ and `%d` in that of the length;
+        b"" if it is not the same for all heads of the template."""
+        if self._via or destination.upstream.name in self._aws_keys:
+            return b""
+        like = replace(request, raw=template.marked()) if isinstance(template, VaryingTemplate) else request
+        before, _, after = self._rewritten(like, destination, query, 1, False, False, None)
+        marks = [mark(number) for number in range(len(request.values))]
+        if any(before.count(one) != 1 for one in marks) or sorted(marks, key=before.find) != marks:
+            return b""
+        before, after = before.replace(b"%", b"%%"), after.replace(b"%", b"%%")
+        for one in marks:
+            before = before.replace(one, b"%b")
+        return before + _LENGTH_FIELD + b"%d\r\n" + after
 
     def _rewritten(
         self,
@@ -356,7 +373,7 @@ class HeadRewriter:
                 more += self._signature(request, destination, query)
             else:
                 more += self._key_line(destination)
-        template = None if decoded or identity or place is not None else request.template
+        template = None if decoded or identity or place is not None or request.values else request.template
         lines = None if template is None else template.forwarded.get(rewrite_line)
         if lines is None:
             kept = _lines(request, decoded=decoded, identity=identity)

@@ -3,7 +3,7 @@
 Heads are parsed strictly. Each line is checked against the grammar of RFC 9112, as llhttp does (tests compare the two);
 what llhttp accepts and another server could read differently is rejected too. Lines are checked one by one, because
 clients repeat most of them in every request, and a line that was valid once need not be checked again; neither need a
-head in which only the length of the body differs.
+head in which only the length of the body differs, or a few values such as a trace id.
 
 The framing classes find the end and the content of a body. What they accept has only one interpretation, because every
 recipient must find the same end; trailers are checked and dropped. Responses use them too.
@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from breakloop.config import settings
 from breakloop.errors import RequestError, UpstreamError
+from breakloop.model.call import CREDENTIAL_HEADERS
 from breakloop.policy.cache import MemoDict
 
 _DEFAULTS: Final = settings.Limits()
@@ -75,8 +76,21 @@ NO_WEBSOCKET: Final = "WebSocket upgrades are not supported here; use plain HTTP
 _TOO_LARGE: Final = "request head too large"
 _TOO_LONG: Final = "request target too long"
 LENGTH_NAME: Final = b"ength: "  # the end of the name, whose first letters may be upper or lower case
-LENGTH_LINE: Final = b"\r\ncontent-length: "
+_LENGTH_FIELD: Final = b"content-length: "
+LENGTH_LINE: Final = b"\r\n" + _LENGTH_FIELD
 LENGTH_DIGITS: Final = 18
+
+# The values of these are the same in all heads of a template: what follows from them is kept with it.
+_NEVER_VARYING: Final = frozenset((
+    *CREDENTIAL_HEADERS, "accept-encoding", "anthropic-version", "connection", "content-encoding", "content-length",
+    "cookie", "expect", "host", "http2-settings", "keep-alive", "proxy-authenticate", "proxy-authorization",
+    "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "x-breakloop-hop",
+))  # fmt: skip
+_is_plain_value: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?").fullmatch
+_VARYING_MAX: Final = 5  # fields whose values differ, with Content-Length
+_VARYING_BYTES: Final = 1024  # of one value
+_LATEST_MAX: Final = 64
+_PAUSE_MAX: Final = 64
 
 T = TypeVar("T")
 
@@ -96,20 +110,38 @@ class Request(msgspec.Struct, gc=False):
     expects_continue: bool = False
     is_1_1: bool = True
     streamed: bool = False  # `body` is only its beginning; the rest is passed on as it arrives, without inspection
-    template: HeadTemplate | None = None  # shared by heads that differ only in Content-Length
+    template: HeadTemplate | None = None  # shared by heads that differ in a few values
+    values: tuple[bytes, ...] = ()  # of those fields, without Content-Length
 
 
 class HeadTemplate(msgspec.Struct, weakref=True):
-    """What heads that differ only in the value of Content-Length have in common."""
+    """What heads that differ only in a few values have in common."""
 
     request: Request  # one of them
-    before: bytes  # the value of Content-Length
-    after: bytes
+    before: bytes  # what comes before the first of these values
     forwarded: dict[Any, Any] = msgspec.field(default_factory=dict)  # what is sent to the upstream, by its rewriter
     route: Any = None  # what the handler has found out about them
 
+    @property
+    def max_bytes(self) -> int:
+        """How long such a head can be."""
+        raise NotImplementedError
+
     def whole_request(self, data: bytes, peer: str) -> Request | None:
         """Return the request if `data` is one of these heads, its body, and nothing else."""
+        raise NotImplementedError
+
+
+class LengthTemplate(HeadTemplate, kw_only=True):
+    """Of heads that differ only in the value of Content-Length, as most agents send them."""
+
+    after: bytes
+
+    @property
+    def max_bytes(self) -> int:
+        return len(self.before) + LENGTH_DIGITS + len(self.after)
+
+    def whole_request(self, data: bytes, peer: str) -> Request | None:
         before, after = self.before, self.after
         start = len(before)
         end = data.find(after, start, start + LENGTH_DIGITS + len(after))
@@ -123,6 +155,56 @@ class HeadTemplate(msgspec.Struct, weakref=True):
         headers = self.request.headers.copy()
         headers["content-length"] = size
         return replace(self.request, headers=headers, raw=head, body=body, peer=peer, length=int(size), template=self)
+
+
+class VaryingTemplate(HeadTemplate, kw_only=True):
+    """Of heads that differ in other values: a trace id, the address that a gateway asks about."""
+
+    slots: tuple[tuple[str, bytes], ...]  # the name of each field, and what follows its value
+    varying: tuple[str, ...]  # these names, without Content-Length
+    has_length: bool
+
+    @property
+    def max_bytes(self) -> int:
+        return len(self.before) + sum(_VARYING_BYTES + len(after) for _, after in self.slots)
+
+    def marked(self) -> bytes:
+        """Return the head with `mark(0)`, `mark(1)` and so on in the place of the values."""
+        marks = {name: mark(number) for number, name in enumerate(self.varying)}
+        return self.before + b"".join([marks.get(name, b"0") + after for name, after in self.slots])
+
+    def whole_request(self, data: bytes, peer: str) -> Request | None:
+        before, like = self.before, self.request
+        if not data.startswith(before):
+            return None
+        headers = like.headers.copy()
+        at = len(before)
+        for name, after in self.slots:
+            size = len(after)
+            end = data.find(after, at, at + _VARYING_BYTES + size)
+            value = data[at:end]
+            if end < 0 or _is_plain_value(value) is None:
+                return None
+            headers[name] = value
+            at = end + size
+        length = 0
+        if self.has_length:
+            value = headers["content-length"]
+            if not value.isdigit() or len(value) > LENGTH_DIGITS:
+                return None
+            length = int(value)
+        if len(data) != at + length:
+            return None
+        values = tuple([headers[name] for name in self.varying])
+        return Request(
+            like.method, like.target, headers, (), data[:at], data[at:], peer, b"", length, False, True, False, self,
+            values,
+        )  # fmt: skip
+
+
+def mark(number: int) -> bytes:
+    """Bytes that no head contains."""
+    return b"\0%d\0" % number
 
 
 class Reply(msgspec.Struct, eq=False, gc=False):
@@ -151,7 +233,12 @@ class HeadParser:
         self._limits = limits
         self._request_lines = MemoDict(self._request_line)
         self._field = MemoDict(_field).__getitem__
-        self._templates = HeadCache[HeadTemplate]()
+        self._templates = HeadCache[LengthTemplate]()
+        self._varying = HeadCache[VaryingTemplate]()
+        # The lines of the last new head, by its request line; what differed from the head before it is cut off.
+        self._latest: dict[bytes, list[bytes]] = {}
+        self._pause = 0  # so many heads are not compared with the one before
+        self._next_pause = 0
         self.websockets = False  # the handler decides about them; else they are refused here
 
     def parse(self, head: bytes, peer: str) -> Request:
@@ -167,11 +254,57 @@ class HeadParser:
         template = self._templates.get(key)
         if template is None:
             request = self.parse_new(head, peer)
-            if request.raw is head and head[:start].lower().endswith(LENGTH_LINE) and self._templates.recurs(key):
-                likes = replace(request, raw=b"", peer="", headers=request.headers.copy())
-                self._templates.put(key, HeadTemplate(likes, head[:start], b"\r" + rest))
+            if request.raw is head and head[:start].lower().endswith(LENGTH_LINE):
+                if self._templates.recurs(key):
+                    like = replace(request, raw=b"", peer="", headers=request.headers.copy())
+                    self._templates.put(key, LengthTemplate(like, head[:start], after=b"\r" + rest))
+                else:
+                    self._find_template(request)
             return request
         return template.with_length(size, head, b"", peer)
+
+    def parse_bodiless(self, head: bytes, peer: str) -> Request:
+        """Parse the head of a request that has nothing else."""
+        request = self.parse_new(head, peer)
+        if request.raw is head:
+            self._find_template(request)
+        return request
+
+    def _find_template(self, request: Request) -> None:
+        """Set the template of a new head that differs from the one before in a few values, if it came before."""
+        if self._pause:  # where each head is another one, comparing is of no use
+            self._pause -= 1
+            return
+        lines = _lines_of(request.raw)
+        before = self._latest.get(lines[0])
+        if before is None and len(self._latest) >= _LATEST_MAX:
+            self._latest.clear()
+        self._latest[lines[0]] = lines
+        slots = None if before is None or request.repeated else _slots(lines, before)
+        if slots is None or request.connection or not request.is_1_1 or request.expects_continue or request.length < 0:
+            self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause + 1, _PAUSE_MAX)
+            return
+        self._next_pause = 0
+        for at, name in slots.items():
+            lines[at] = lines[at][: len(name) + 2] + b"\0"
+        key = b"\r\n".join(lines)
+        template = self._varying.get(key)
+        if template is None and self._varying.recurs(key):
+            first, *rest = key.split(b"\0")
+            like = replace(request, raw=b"", peer="", headers=request.headers.copy())
+            names = slots.values()
+            varying = tuple([name for name in names if name != "content-length"])
+            template = VaryingTemplate(
+                like,
+                first,
+                slots=tuple(zip(names, rest, strict=True)),
+                varying=varying,
+                has_length=len(varying) < len(slots),
+            )
+            self._varying.put(key, template)
+        if template is not None:
+            request.template = template
+            request.values = tuple([request.headers[name] for name in template.varying])
 
     def parse_new(self, head: bytes, peer: str) -> Request:
         """Do the same, without looking for a head that differs only in its length."""
@@ -285,6 +418,24 @@ def _field(line: bytes) -> tuple[str, bytes]:
     if name in _STRICT:
         _check_field(name, raw, value)
     return name, value
+
+
+def _slots(lines: list[bytes], before: list[bytes]) -> dict[int, str] | None:
+    """Return which lines differ in their values from those of the head before, with their names, and the line of
+    Content-Length; None for heads that cannot share a template."""
+    if len(lines) != len(before):
+        return None
+    found: dict[int, str] = {}
+    for at, (line, other) in enumerate(zip(lines, before, strict=True)):
+        is_length = line[: len(_LENGTH_FIELD)].lower() == _LENGTH_FIELD
+        if line == other and not is_length:
+            continue
+        raw, _, value = line.partition(b": ")
+        name = _canonical_name(raw)
+        if (name in _NEVER_VARYING and not is_length) or not _is_plain_value(value):
+            return None
+        found[at] = name
+    return found if len(found) <= _VARYING_MAX and [*found.values()] != ["content-length"] else None
 
 
 def _canonical_name(raw: bytes) -> str:

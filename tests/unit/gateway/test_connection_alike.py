@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from breakloop.gateway.http_request import HeadCache, HeadTemplate, Request, RequestLimits
+from breakloop.gateway.http_request import HeadCache, LengthTemplate, Request, RequestLimits
 from tests.each import each
 from tests.unit.gateway.fake_client import Client, get, post
 
@@ -95,20 +95,20 @@ def test_heads_are_not_kept_by_connections(monkeypatch: pytest.MonkeyPatch) -> N
     with Client() as client:
         for number in range(8):
             for _ in range(4):
-                client.send(alike("3", b"abc", f"X: {number}"))
+                client.send(alike("3", b"abc", f"Cookie: {number}"))
         assert [request.body for request in client.seen] == [b"abc"] * 32
         known = client.connection._template
         client.server.head_parser._templates.clear()
         client.seen.clear()
         assert known is not None
         assert known() is None
-        client.send(alike("3", b"abc", "X: 7"))
+        client.send(alike("3", b"abc", "Cookie: 7"))
         assert client.replies()[-1] == (200, b"POST /p abc")
 
 
 def test_a_request_has_its_own_fields() -> None:
     """What is done to one is not seen in the next."""
-    template = HeadTemplate(Request("POST", b"/", {"host": b"a"}), b"before ", b"\r\n\r\n")
+    template = LengthTemplate(Request("POST", b"/", {"host": b"a"}), b"before ", after=b"\r\n\r\n")
     first = template.whole_request(b"before 2\r\n\r\nab", "192.0.2.7")
     assert first is not None
     first.headers["host"] = b"b"
