@@ -12,7 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
-from breakloop.gateway.http_request import HeadParser, RequestChunks, RequestLimits
+from breakloop.gateway.framing import RequestChunks
+from breakloop.gateway.http_request import HeadParser, RequestLimits
 from tests.each import each
 from tests.unit.gateway.fake_client import Client, chunked, get, post
 

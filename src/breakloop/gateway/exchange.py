@@ -29,7 +29,8 @@ from breakloop.dialects.body_changes import UsageStrip
 from breakloop.dialects.encoding import EncodingError, Unpacker
 from breakloop.dialects.framing import BODY, STREAM, Form, form_of
 from breakloop.dialects.mcp import rpc_stub
-from breakloop.gateway.http_request import CLOSE, ChunkBoundary, Reply, Request
+from breakloop.gateway.framing import ChunkBoundary
+from breakloop.gateway.http_request import CLOSE, Reply, Request
 from breakloop.gateway.http_response import (
     BODY_UNTIL_CLOSE,
     UNCHANGED,

@@ -25,18 +25,8 @@ import msgspec
 from breakloop.dialects.denial import PREFIX
 from breakloop.dialects.framing import BODY, form_of
 from breakloop.errors import UpstreamError
-from breakloop.gateway.http_request import (
-    BODYLESS,
-    CHUNKED,
-    CLOSE,
-    FIELD_LINE,
-    LENGTH_DIGITS,
-    ChunkBoundary,
-    ChunkedFraming,
-    LengthFraming,
-    Reply,
-    Request,
-)
+from breakloop.gateway.framing import FIELD_LINE, ChunkBoundary, ChunkedFraming, LengthFraming
+from breakloop.gateway.http_request import BODYLESS, CHUNKED, CLOSE, LENGTH_DIGITS, Reply, Request
 from breakloop.policy.cache import MemoDict
 
 _log: Final = logging.getLogger("breakloop.gateway")

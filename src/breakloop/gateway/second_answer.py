@@ -10,7 +10,7 @@ from typing import Final
 
 from breakloop.dialects.answers import Rewrite, event_fields, named_event, sse_event
 from breakloop.dialects.framing import STREAM, SseParser, form_of
-from breakloop.gateway.http_request import ChunkBoundary
+from breakloop.gateway.framing import ChunkBoundary
 from breakloop.gateway.http_response import LAST_CHUNK, RECHUNKED, UNTIL_CLOSE, ResponseHead, final_bytes
 
 NOTE: Final = "Your last thought repeated itself ({}) and was ended. Think briefly, and answer now."

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from breakloop.clock import Clock, Throttle
 from breakloop.config.settings import HTTP_IDLE_S, HTTPS_IDLE_S, Proxy
 from breakloop.errors import UpstreamError
-from breakloop.gateway.http_request import BARE_LF, ChunkBoundary, ChunkedFraming
+from breakloop.gateway.framing import ChunkBoundary, ChunkedFraming
+from breakloop.gateway.http_request import BARE_LF
 from breakloop.gateway.http_response import (
     BODY_UNTIL_CLOSE,
     HEAD_BYTES,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from breakloop.errors import RequestError
-from breakloop.gateway.http_request import CHUNKED, BodyCollector, BodyMemory, Request, RequestChunks, RequestLimits
+from breakloop.gateway.framing import RequestChunks
+from breakloop.gateway.http_request import CHUNKED, BodyCollector, BodyMemory, Request, RequestLimits
 from tests.each import each
 
 

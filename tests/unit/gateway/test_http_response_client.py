@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from breakloop.gateway.http_request import CLOSE, KEEP, ChunkBoundary, Request
+from breakloop.gateway.framing import ChunkBoundary
+from breakloop.gateway.http_request import CLOSE, KEEP, Request
 from breakloop.gateway.http_response import (
     RECHUNKED,
     UNCHANGED,

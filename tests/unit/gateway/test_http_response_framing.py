@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.errors import UpstreamError
-from breakloop.gateway.http_request import CHUNKED, ChunkBoundary, ChunkedFraming
+from breakloop.gateway.framing import ChunkBoundary, ChunkedFraming
+from breakloop.gateway.http_request import CHUNKED
 from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, framing_for
 from tests.each import each
 
