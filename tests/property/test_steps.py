@@ -6,7 +6,7 @@ import json
 from hashlib import blake2b
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import astuple
 
@@ -74,6 +74,7 @@ def test_renaming_ids_changes_nothing(history: list[Choice], by: str) -> None:
     assert verdicts([step(number, choice, by=by) for number, choice in enumerate(history)]) == verdicts(plain)
 
 
+@example([(0, 4, 0, True), (0, 4, 0, False), (0, 2, 0, False)] * 3, " ")  # drift
 @given(histories, st.sampled_from([" ", "\n", "\t  "]))
 def test_spelling_changes_nothing(history: list[Choice], spelling: str) -> None:
     """Neither the order of keys nor white space in arguments, results or words (LD-4)."""

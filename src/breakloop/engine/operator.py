@@ -79,7 +79,9 @@ class StoppedCalls(NamedTuple):
 
     def plus(self, other: StoppedCalls, agents_max: int = 1000) -> StoppedCalls:
         """Return both together. Of their agents, at most `agents_max` are kept."""
-        agents = self.agents if len(self.agents) >= agents_max else self.agents | other.agents
+        more = other.agents - self.agents
+        room = max(0, agents_max - len(self.agents))
+        agents = self.agents | (more if len(more) <= room else frozenset(sorted(more)[:room]))
         return StoppedCalls(self.calls + other.calls, self.streams + other.streams, agents)
 
 

@@ -71,3 +71,5 @@ def test_the_names_of_agents_are_bounded() -> None:
     almost = StoppedCalls(999, 1, names).plus(StoppedCalls(2, 3, frozenset("x")))
     assert almost == StoppedCalls(1001, 4, names | {"x"})
     assert almost.plus(StoppedCalls(1, 1, frozenset("y"))) == StoppedCalls(1002, 5, names | {"x"})
+    others = frozenset(f"other-{number}" for number in range(1000))
+    assert StoppedCalls(999, 1, names).plus(StoppedCalls(1000, 1, others)).agents == names | {"other-0"}
