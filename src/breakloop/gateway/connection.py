@@ -454,6 +454,11 @@ class Connection(asyncio.Protocol):
                 self._server.loop.call_soon(self._continue_queued)
         except RequestError as error:
             self._reject(error)
+        except Exception as error:  # noqa: BLE001 - fail-safe edge: what follows is not read as another request
+            self._server.handler_failed(error)
+            self._reader.clear()
+            self.phase = CLOSED
+            self.abort()
         self._reader.compact()
 
     def _continue_queued(self) -> None:

@@ -260,9 +260,9 @@ class HeadParser:
         return template.with_length(size, head, b"", peer)
 
     def parse_bodiless(self, head: bytes, peer: str) -> Request:
-        """Parse the head of a request that has nothing else."""
+        """Parse a head that arrived alone, usually of a request without a body."""
         request = self.parse_new(head, peer)
-        if request.raw is head:
+        if request.raw is head and not request.length:
             self._find_template(request)
         return request
 
@@ -271,13 +271,17 @@ class HeadParser:
         if self._pause:  # where each head is another one, comparing is of no use
             self._pause -= 1
             return
-        lines = _lines_of(request.raw)
-        before = self._latest.get(lines[0])
-        if before is None and len(self._latest) >= _LATEST_MAX:
-            self._latest.clear()
-        self._latest[lines[0]] = lines
-        slots = None if before is None or request.repeated else _slots(lines, before)
-        if slots is None or request.connection or not request.is_1_1 or request.expects_continue or request.length < 0:
+        slots: dict[int, str] | None = None
+        lines: list[bytes] = []
+        is_usual = request.is_1_1 and not (request.repeated or request.connection or request.expects_continue)
+        if is_usual and request.length >= 0 and len(request.raw) <= self._varying.max_key:
+            lines = _lines_of(request.raw)
+            before = self._latest.get(lines[0])
+            if before is None and len(self._latest) >= _LATEST_MAX:
+                self._latest.clear()
+            self._latest[lines[0]] = lines
+            slots = None if before is None else _slots(lines, before)
+        if slots is None or (request.length and "content-length" not in slots.values()):
             self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause + 1, _PAUSE_MAX)
             return
         self._next_pause = 0
@@ -287,8 +291,8 @@ class HeadParser:
         template = self._varying.get(key)
         if template is None and self._varying.recurs(key):
             first, *rest = key.split(b"\0")
-            like = replace(request, raw=b"", peer="", headers=request.headers.copy())
             names = slots.values()
+            like = replace(request, raw=b"", peer="", headers=request.headers | dict.fromkeys(names, b""))
             varying = tuple([name for name in names if name != "content-length"])
             template = VaryingTemplate(
                 like,
@@ -426,9 +430,9 @@ def _slots(lines: list[bytes], before: list[bytes]) -> dict[int, str] | None:
         is_length = line[: len(_LENGTH_FIELD)].lower() == _LENGTH_FIELD
         if line == other and not is_length:
             continue
-        raw, _, value = line.partition(b": ")
+        raw, _, value = line.partition(b":")
         name = _canonical_name(raw)
-        if (name in _NEVER_VARYING and not is_length) or not _is_plain_value(value):
+        if (name in _NEVER_VARYING and not is_length) or value[:1] != b" " or not _is_plain_value(value, 1):
             return None
         found[at] = name
     return found if len(found) <= _VARYING_MAX and [*found.values()] != ["content-length"] else None

@@ -193,6 +193,10 @@ def test_a_value_longer_than_others_is_measured_with_its_head() -> None:
     [
         [("X-A: 1",), ("X-A: 1", "X-B: 2")],
         [("X-A:1",), ("X-A:2",), ("X-A:3",)],
+        [("X-A:b: 1",), ("X-A:b: 2",), ("X-A:b: 3",)],
+        [('X-A:{"b": 1}',), ('X-A:{"b": 2}',), ('X-A:{"b": 3}',)],
+        [("Cookie:a: 1",), ("Cookie:a: 2",), ("Cookie:a: 3",)],
+        [("X-A: 1" + "x" * 5000,), ("X-A: 2" + "x" * 5000,), ("X-A: 3" + "x" * 5000,)],
         [("X-A:  1",), ("X-A:  2",), ("X-A:  3",)],
         [("X-A: 1", "x-a: 1"), ("X-A: 2", "x-a: 2"), ("X-A: 3", "x-a: 3")],
         [("Connection: close", f"X-A: {number}") for number in range(3)],
@@ -205,6 +209,40 @@ def test_heads_that_share_no_template(fields: list[tuple[str, ...]]) -> None:
         request = parser.parse(data, "p")
         assert not isinstance(request.template, VaryingTemplate)
         assert plain(request) == fresh.parse_new(data, "p")
+
+
+@pytest.mark.parametrize(
+    "field", ['X-A:{{"b": {}}}', "X-A:b: {}", "Cookie:a: {}", "X-A: {}: b: c", "Content-Length:{}"]
+)
+def test_colons_in_values_end_no_request(field: str) -> None:
+    """Neither the one that has them nor those that follow it."""
+    body = None if "Content-Length" in field else b"abc"
+    requests = [head(field.format(number if body else 0), body=body) for number in range(5)]
+    with Client() as client:
+        client.send(*requests, *requests)
+        assert [plain(request) for request in client.seen] == [alone(data) for data in requests * 2]
+        assert client.server.handler_errors == 0
+
+
+def test_a_template_holds_no_values() -> None:
+    """Long ones would take memory for as long as it is kept (Y-2)."""
+    parser = HeadParser(RequestLimits())
+    request, *_ = [parser.parse(head(f"X-A: {number}{'x' * 900}")[:-3], "") for number in range(4)][::-1]
+    assert request.template is not None
+    assert request.template.request.headers["x-a"] == request.template.request.headers["content-length"] == b""
+    assert len(request.headers["x-a"]) == 901
+
+
+def test_a_head_that_arrives_before_its_body_costs_no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is parsed again when the body has come, which finds the template."""
+    seen: list[int] = []
+    monkeypatch.setattr(HeadParser, "_find_template", lambda _parser, request: seen.append(request.length))
+    with Client() as client:
+        for number in range(3):
+            data = traced(number)
+            client.send(data[:-3], data[-3:])
+        assert len(client.seen) == 3
+    assert seen == [3] * 3
 
 
 def test_lines_that_name_the_client_are_made_for_each_request() -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from breakloop.gateway.connection import Connection, Phase
+from breakloop.gateway.http_request import HeadParser, Request, RequestLimits
 from tests.unit.gateway.fake_client import Client, FakeTransport, get, post
 
 
@@ -173,3 +174,26 @@ def test_nothing_is_decided_for_a_client_that_left() -> None:
         gone.connection_lost(None)
         client.loop.turn(2)
         assert (client.seen, client.server.body_memory.held) == ([], 0)
+
+
+def test_a_fault_of_the_parser_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The body of a request that was not understood is not read as the next request (Y-2)."""
+    parse = HeadParser.parse
+
+    def faulty(parser: HeadParser, head: bytes, peer: str) -> Request:
+        if b"/fault" in head:
+            raise KeyError(head)
+        return parse(parser, head, peer)
+
+    monkeypatch.setattr(HeadParser, "parse", faulty)
+    with Client(limits=RequestLimits(pipelined=2)) as client:
+        hidden = get("/hidden")
+        fault = get("/fault", f"Content-Length: {len(hidden)}", method="POST") + hidden
+        client.send(get("/ok") * 2 + fault)
+        client.loop.turn(5)
+        assert [request.target for request in client.seen] == [b"/ok"] * 2
+        assert client.transport.aborted
+        assert client.server.handler_errors == 1
+        client.connection.data_received(get("/third"))
+        client.loop.turn(5)
+        assert len(client.seen) == 2
