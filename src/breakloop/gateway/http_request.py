@@ -85,8 +85,8 @@ _NEVER_VARYING: Final = frozenset((
 _is_plain_value: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?").fullmatch
 _VARYING_MAX: Final = 5  # fields whose values differ, with Content-Length
 _VARYING_BYTES: Final = 1024  # of one value
-_LATEST_MAX: Final = 64
-_PAUSE_MAX: Final = 64
+_LATEST_MAX: Final = 64  # request lines whose last head is kept
+_PAUSE_MAX: Final = 64  # heads that are not compared after one that shares no template
 
 T = TypeVar("T")
 
@@ -362,8 +362,8 @@ class HeadParser:
 
 
 class HeadCache(dict[bytes, T]):
-    """Heads that were received at least twice, by all of their bytes but the value of Content-Length. Heads that never
-    recur (because they carry a trace id) cost no more than one hash each."""
+    """What is kept for heads that were received at least twice, by what they have in common. Heads that never recur
+    cost no more than one hash each."""
 
     max_entries = 2048
     max_key = 4096
