@@ -106,7 +106,10 @@ class RawClient:
             readable, writable, _ = select.select([self.socket], [self.socket], [], 5.0)
             if readable or not writable:
                 break
-            sent += self.socket.send(content[sent : sent + piece_bytes])
+            try:
+                sent += self.socket.send(content[sent : sent + piece_bytes])
+            except OSError:  # the answer and the end came since the look
+                break
         return sent
 
     def close(self) -> None:

@@ -39,9 +39,7 @@ from breakloop.model.verdict import Verdict
 if TYPE_CHECKING:
     from breakloop.gateway.websocket import WebSocketExchange
 
-_LINGER_BYTES: Final = 1024 * 1024
 _SEARCH_MAX: Final = 64  # connections among which an idle one is looked for
-
 
 # Decisions on larger bodies take from 0.2 ms on, and up to 15 ms, after as many for counting their values.
 LARGE_BYTES: Final = 256 * 1024
@@ -278,7 +276,7 @@ class Connection(asyncio.Protocol):
     """The protocol object of one client."""
 
     __slots__ = (
-        "_discarded", "_exchange", "_handle", "_limits", "_pending", "_progress_tick", "_reader",
+        "_exchange", "_handle", "_limits", "_pending", "_progress_tick", "_reader",
         "_reading", "_server", "_status_lines", "_template", "_throttled", "_transport", "_unsent",
         "_upload_paused", "_websocket", "_write_paused", "peer", "phase",
     )  # fmt: skip
@@ -297,7 +295,6 @@ class Connection(asyncio.Protocol):
         self._progress_tick = server.tick  # when the phase began or last made progress
         self._reading = True
         self._write_paused = False  # the client does not read its response
-        self._discarded = 0  # bytes, while lingering
         self._unsent = 0  # bytes in the write buffer, when `expire` last checked
         self._pending: asyncio.TimerHandle | DeferredReply | None = None
         self._throttled: tuple[Request, Reply] | None = None  # a reply that is sent after its delay
@@ -418,14 +415,10 @@ class Connection(asyncio.Protocol):
         return True
 
     def _receive(self, data: bytes) -> None:
-        if self.phase is LINGERING:
-            self._discarded += len(data)
-            if self._discarded > _LINGER_BYTES:
-                self._close()
-        elif self.phase is UPGRADED:
+        if self.phase is UPGRADED:
             if self._websocket is not None:
                 self._websocket.receive(data)
-        elif self.phase is not CLOSED:
+        elif self.phase not in (LINGERING, CLOSED):
             self._reader.push(data)
             if self.phase < WAITING:
                 self._process_requests()
