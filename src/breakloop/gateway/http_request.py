@@ -140,9 +140,9 @@ class LengthTemplate(HeadTemplate, kw_only=True):
     def whole_request(self, data: bytes, peer: str) -> Request | None:
         before, after = self.before, self.after
         start = len(before)
-        end = data.find(after, start, start + LENGTH_DIGITS + len(after))
+        end = data.find(b"\r", start, start + LENGTH_DIGITS + 1)  # looking for all of `after` takes ten times as long
         size = data[start:end]
-        if end < 0 or not size.isdigit() or not data.startswith(before):
+        if not (size.isdigit() and data.startswith(after, end) and data.startswith(before)):
             return None
         end += len(after)
         return self.with_length(size, data[:end], data[end:], peer) if len(data) == end + int(size) else None
@@ -176,13 +176,12 @@ class VaryingTemplate(HeadTemplate, kw_only=True):
         headers = like.headers.copy()
         at = len(before)
         for name, after in self.slots:
-            size = len(after)
-            end = data.find(after, at, at + _VARYING_BYTES + size)
+            end = data.find(b"\r", at, at + _VARYING_BYTES + 1)
             value = data[at:end]
-            if end < 0 or _is_plain_value(value) is None:
+            if not data.startswith(after, end) or _is_plain_value(value) is None:
                 return None
             headers[name] = value
-            at = end + size
+            at = end + len(after)
         length = 0
         if self.has_length:
             value = headers["content-length"]
