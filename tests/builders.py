@@ -32,6 +32,7 @@ from breakloop.policy.load import load_text
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
     AdjustCharge,
+    BucketRow,
     CommitResult,
     Op,
     Settle,
@@ -280,10 +281,12 @@ class SpyStore(MemoryStore):
         super().__init__()
         self.commits: list[list[Op]] = []
 
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
+    def commit(
+        self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = (), rows: Sequence[BucketRow] = ()
+    ) -> CommitResult:
         """Remember and carry out."""
         self.commits.append(list(ops))
-        return super().commit(ops, now, windows)
+        return super().commit(ops, now, windows, rows)
 
     def keys(self) -> list[str]:
         """Every key in it."""
@@ -293,7 +296,9 @@ class SpyStore(MemoryStore):
 class FailingStore:
     """A store that is not there."""
 
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
+    def commit(
+        self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = (), rows: Sequence[BucketRow] = ()
+    ) -> CommitResult:
         """Fail."""
         raise StateError("the store is gone")
 

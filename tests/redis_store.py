@@ -23,6 +23,7 @@ from breakloop.store.limit_ops import BudgetSpec
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
     AdjustCharge,
+    BucketRow,
     CommitResult,
     FingerprintSpec,
     Op,
@@ -115,7 +116,13 @@ class SyncRedisStore:
     def made(self, connection: Connection) -> RedisStore:
         return RedisStore(connection.nodes, lambda: self.now)
 
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
+    def commit(
+        self,
+        ops: Sequence[Op],
+        now: float,
+        windows: Sequence[WindowWrite] = (),
+        rows: Sequence[BucketRow] = (),
+    ) -> CommitResult:
         moved, writes = [self._moved(op) for op in ops], [one._replace(key=self.key(one.key)) for one in windows]
         self._expire(now)
         done: CommitResult = self._ask(now, lambda then: self.remote.commit(moved, writes, then))

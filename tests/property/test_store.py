@@ -10,8 +10,16 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
-from breakloop.store.memory import MemoryStore
+from breakloop.store.limit_ops import (
+    BreakerSpec,
+    BucketSpec,
+    BudgetSpec,
+    ChargeBudget,
+    CheckBreaker,
+    TakeTokens,
+    bucket_rows,
+)
+from breakloop.store.memory import ExpiringTable, MemoryStore
 from breakloop.store.ops import (
     JOINED,
     AdjustCharge,
@@ -427,3 +435,61 @@ def test_the_memory_store_is_bounded(keys: list[int], steps: list[float], most: 
         )
         assert all(len(table) <= table.max_entries for table in store._tables())
         assert len(store) <= 5 * most + 4 * max(1, most // 10)
+
+
+def tables_of(store: MemoryStore) -> list[ExpiringTable]:
+    return [*store.kept().values(), store._repeats.flights]
+
+
+# Few keys, so that counts trip while the buckets still hold enough.
+ENFORCED_BUCKETS = st.builds(
+    lambda key, cost: TakeTokens(BUCKETS[key], key, cost, NO_LIMITER, NO_RULE),
+    st.sampled_from(sorted(BUCKETS)),
+    st.sampled_from([0.25, 0.25, 1.0, 2.5]),
+)
+FEW_COUNTS = st.builds(
+    lambda key, group, tracked: CountFingerprint(REPEATS[key], key, NO_OWNER, group, -1, tracked),
+    st.sampled_from(["ld:idle", "ld:warn", "cnt:cool-free"]),
+    st.sampled_from([0, 0, 0, 1]),
+    st.booleans(),
+)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(FEW_COUNTS, max_size=2, unique_by=lambda op: op.key),
+            st.lists(ENFORCED_BUCKETS, min_size=1, max_size=3, unique_by=lambda op: op.key),
+            TICKS,
+        ),
+        max_size=30,
+    )
+)
+def test_counts_and_buckets_have_the_same_results_with_rows(
+    steps: list[tuple[list[CountFingerprint], list[TakeTokens], int]],
+) -> None:
+    """And the same state, in the same order of use, to be saved."""
+    plain, quick, clock = MemoryStore(), MemoryStore(), 1000.0
+    for counts, buckets, ticks in steps:
+        clock += ticks * TICK
+        for table in (*tables_of(plain), *tables_of(quick)):
+            table.dirty = {}
+        ops: list[Op] = [*counts, *buckets]
+        expected, done = plain.commit(ops, clock), quick.commit(ops, clock, (), bucket_rows(buckets))
+        assert (done, done.at) == (expected, expected.at)
+        assert [[*table.items()] for table in tables_of(quick)] == [[*table.items()] for table in tables_of(plain)]
+        assert [table.dirty for table in tables_of(quick)] == [table.dirty for table in tables_of(plain)]
+        if done.tightest >= 0:
+            assert not any(isinstance(one, FingerprintCount) and one.tripped for one in done.results)
+            lefts = [left for left in done.results if isinstance(left, float)]
+            shares = [left / op.spec.burst for op, left in zip(buckets, lefts, strict=True)]
+            assert done.tightest == len(counts) + shares.index(min(shares))
+
+
+def test_rows_are_of_enforced_buckets_that_can_hold_the_cost() -> None:
+    small, large = BucketSpec(1.0, 2.0), BucketSpec(2.0, 8.0)
+    first, second = (TakeTokens(spec, f"tb:{spec.burst}", 2.0, NO_LIMITER, NO_RULE) for spec in (small, large))
+    assert bucket_rows([first, second]) == (("tb:2.0", 1.0, 2.0, 2.0, 0.0, 0.0), ("tb:8.0", 2.0, 8.0, 2.0, 6.0, 0.75))
+    assert bucket_rows([first, TakeTokens(large, "tb:s", 2.0, NO_LIMITER, NO_RULE, 1)]) == ()
+    assert bucket_rows([first, TakeTokens(large, "tb:c", 9.0, NO_LIMITER, NO_RULE)]) == ()
+    assert bucket_rows([CountFingerprint(REPEATS["ld:idle"], "ld:idle", NO_OWNER), first]) == ()

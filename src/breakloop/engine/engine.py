@@ -23,7 +23,7 @@ from breakloop.dialects import registry
 from breakloop.dialects.content import COUNTED_FROM_BYTES
 from breakloop.engine.activity import ActivityRecorder, Mark
 from breakloop.engine.decision_state import GrantedState, PendingResult, Reserved, Settlement, Ticket, state_of
-from breakloop.engine.fold import OPERATOR_LANDED, ResultFolder, denial, land, no_bundle, too_complex
+from breakloop.engine.fold import OPERATOR_LANDED, ResultFolder, denial, land, no_bundle, only_limited, too_complex
 from breakloop.engine.metering import Meter, adjustable_charges
 from breakloop.engine.plan import Plan, Planner
 from breakloop.engine.procedure import DecisionProcedure, Procedure, answer_updates, window_keys
@@ -284,8 +284,11 @@ class Engine:
             if plan.slots or plan.now != plan.steady:
                 ops, done = (local or self.local).commit(call, plan)
             else:  # as `LocalStore.commit` does it, without the call
-                ops = plan.ops
-                done = self.local.store.commit(ops, plan.now)
+                ops, rows, at = plan.ops, plan.rows, plan.rows_at
+                if rows and at == plan.counted and at + len(rows) == len(ops):
+                    done = self.local.store.commit(ops, plan.now, (), rows)
+                else:
+                    done = self.local.store.commit(ops, plan.now)
         except StateError as error:
             return self.count(call, self._without_store(call, plan, error), plan)
         return self.count(call, self.fold(call, plan, ops, done), plan)
@@ -294,7 +297,10 @@ class Engine:
         """Return the verdict for a call whose operations were committed, in either store."""
         if self.recorder is not None:
             self._mark = self.recorder.begin(call, plan.now)
-        verdict = self._folder.verdict(call, ops, done, plan.now)
+        if done.tightest < 0:
+            verdict = self._folder.verdict(call, ops, done, plan.now)
+        else:
+            verdict = only_limited(ops, done, plan.now)
         if done.denied_at >= 0:
             self._hold_rules.denied(call, ops, done, verdict, plan.now)
             if type(ops[done.denied_at]) is CountFingerprint:

@@ -232,6 +232,13 @@ class ResultFolder:
                 self._publish(Event(SHADOW_WOULD_REJECT, now, data, call.identity.project, call.request_id))
 
 
+def only_limited(ops: Sequence[Op], done: CommitResult, now: float) -> Verdict:
+    """Return the verdict for a call that passes, with nothing to tell but the tightest limit."""
+    verdict = Verdict()
+    _show_limit(ops[done.tightest], done.results[done.tightest], verdict, now)
+    return verdict
+
+
 _Stage = tuple[ChargeBudget, int, BudgetStage]  # the charge, the amount used after it, and the stage reached
 
 

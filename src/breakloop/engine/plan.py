@@ -33,7 +33,8 @@ from breakloop.policy.compiled import (
 )
 from breakloop.policy.descriptors import CallerProfile, Descriptors
 from breakloop.policy.rules import CHARGES_MAX, CachedCharges, CompiledRule
-from breakloop.store.ops import ENFORCED, CountFingerprint, Op
+from breakloop.store.limit_ops import bucket_rows
+from breakloop.store.ops import ENFORCED, BucketRow, CountFingerprint, Op
 
 Missing = Callable[[str, str, str], None]  # policy, rule, descriptor
 
@@ -54,6 +55,8 @@ class Plan(msgspec.Struct, gc=False):
     counted: int = 0  # detectors: each adds one operation at most
     metered: bool = False  # some charges are estimates
     landing: str = ""  # why an operator asks the run to finish; "": nobody does
+    rows: Sequence[BucketRow] = ()  # of the operations of a policy that are token buckets
+    rows_at: int = 0  # the index of the first of these
 
     def add(self, planned: Op | DetectorSlot) -> None:
         """Append an operation or a detector."""
@@ -241,8 +244,10 @@ class Planner:
                     sender.charges[place] = known
             if known is None:
                 charges = self._charges(policy, call, plan, group)
+            elif known.fixed is None:
+                charges = self._varying(known, call, plan, group)
             else:
-                charges = known.fixed if known.fixed is not None else self._varying(known, call, plan, group)
+                charges, plan.rows, plan.rows_at = known.fixed, known.rows, len(plan.ops)
         if policy.breaker is not None:
             op = policy.breaker.plan(call, plan.project, charges, group, self._meter)
             if op is not None:
@@ -273,10 +278,10 @@ class Planner:
                 continue
             begins, ends = max(begins, span[0]), min(ends, span[1])
             parts.append((rule.charges(call, keys, group, plan.now, self._meter), None, ()))
-        same = all(rule is None for _, rule, _ in parts)
-        return CachedCharges(
-            tuple(op for ops, _, _ in parts for op in ops) if same else None, tuple(parts), begins, ends
-        )
+        if not all(rule is None for _, rule, _ in parts):
+            return CachedCharges(None, tuple(parts), begins, ends)
+        fixed = tuple(op for ops, _, _ in parts for op in ops)
+        return CachedCharges(fixed, tuple(parts), begins, ends, bucket_rows(fixed))
 
     def _charges(self, policy: CompiledPolicy, call: Call, plan: Plan, group: int) -> list[Op]:
         made: list[Op] = []

@@ -21,8 +21,10 @@ from breakloop.store.ops import (
     ActualUse,
     AdjustCharge,
     BreakerResult,
+    BucketRow,
     Change,
     LimitOp,
+    Op,
     Result,
     RuleRef,
     StoredAccount,
@@ -181,6 +183,19 @@ class TakeTokens(_LimiterOp[float]):
 
     def adjust(self, used: ActualUse) -> AdjustCharge | None:
         return self.limiter.adjust(self, used)
+
+
+def bucket_rows(ops: Sequence[Op]) -> Sequence[BucketRow]:
+    """Return what the operations take, for `Store.commit`; nothing unless all are enforced and take from buckets that
+    can hold as much.
+    """
+    rows: list[BucketRow] = []
+    for op in ops:
+        if type(op) is not TakeTokens or op.group != ENFORCED or op.cost > op.spec.burst:
+            return ()
+        left = op.spec.burst - op.cost
+        rows.append((op.key, op.spec.rate, op.spec.burst, op.cost, left, left / op.spec.burst))
+    return tuple(rows)
 
 
 # -- budgets -----------------------------------------------------------------------------------------------------------

@@ -279,6 +279,10 @@ Tables = Mapping[str, "ExpiringTable"]  # the state of limiters in memory, by th
 Change = tuple[int, "ExpiringTable", str, "Entry"]  # an entry to write if the request passes: group, table, key, entry
 
 
+# What one `TakeTokens` does: key, rate, burst and cost; what is left if the bucket is full, and as a share of it.
+BucketRow = tuple[str, float, float, float, float, float]
+
+
 class TableSpec(NamedTuple):
     """A table of the memory store: its name on disk, the type of its entries, and its share of the store's size."""
 
@@ -481,6 +485,8 @@ class CommitResult(msgspec.Struct, eq=False, gc=False):
         None  # windows with a newer version, as they are now; nothing was changed
     )
     at: float = 0.0  # time of the commit by the store's clock, for `Settle`
+    # The index of the token bucket with the smallest share left, if nothing trips or denies, and no other limit counts.
+    tightest: int = -1
 
     def __eq__(self, other: object) -> bool:
         """Compare outcomes, whenever they were committed."""
@@ -494,8 +500,14 @@ class CommitResult(msgspec.Struct, eq=False, gc=False):
 class Store(Protocol):
     """The synchronous interface, for stores that do no I/O."""
 
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
-        """Execute `ops` and write `windows` atomically; see the module docstring."""
+    def commit(
+        self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = (), rows: Sequence[BucketRow] = ()
+    ) -> CommitResult:
+        """Execute `ops` and write `windows` atomically; see the module docstring.
+
+        `rows` may be given if there are no windows, the last operations are enforced `TakeTokens`, and all before them
+        are counts. They are what these take, so that a store need not look at each operation.
+        """
 
     def settle(self, ops: Sequence[Settle], now: float, *, failed: bool) -> int:
         """Report that requests have ended; return how many counts were taken back.

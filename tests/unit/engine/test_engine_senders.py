@@ -85,3 +85,26 @@ def test_what_is_remembered_of_one_sender_is_bounded() -> None:
     sender = made.bundle.senders.find(call("/1/x", peer="192.0.2.1"), here.clock.now())
     assert sender is not None
     assert len(sender.charges) == CHARGES_MAX
+
+
+def test_limits_are_charged_whatever_else_a_bundle_has() -> None:
+    """Counts of a later policy, limits of several, and terms of an agent (6)."""
+    first, second = (policy(name, bucket("r", rate=1, burst=5), bucket("s", rate=1, burst=4)) for name in "pq")
+    agents = {"*": {"rate_limit": {"requests_per_minute": 600}}}
+    for data in (
+        bundle(first),
+        bundle(first, second),
+        bundle(first, policy("l", loop=exact(9))),
+        bundle(policy("l", loop=exact(9)), first, policy("m", loop=exact(9))),
+        bundle(first, agents=agents),
+    ):
+        here = world(data)
+        assert [remaining(here) for _ in range(5)] == [3, 2, 1, 0, -1]
+
+
+def test_a_loop_is_denied_before_limits_are_charged() -> None:
+    """Although the buckets of the sender hold enough (L-1, LD-1)."""
+    here = world(bundle(policy("p", bucket(rate=1, burst=9), loop=exact(3))))
+    assert [remaining(here, path=path) for path in ("/a", "/a", "/b")] == [8, 7, 6]
+    assert here.decide(call("/a", peer="192.0.2.1")).reason == "loop_detected"
+    assert remaining(here, path="/b") == 5

@@ -55,6 +55,21 @@ def test_under_global_shadow_nothing_denies_for_another() -> None:
     assert (len(groups), len({0, *groups})) == (5, 6)
 
 
+def test_buckets_of_a_known_sender_are_prepared() -> None:
+    """What they take is the same for each request; not in shadow, nor if a cost is read from the request."""
+    here = world(bundle(policy("p", bucket("r", keys=["agent:id"]), bucket("s"), loop=exact(9))))
+    for _ in range(2):
+        plan = here.engine.plan(call())
+        assert isinstance(plan, Plan)
+        charges = plan.ops[1:]
+        assert [row[0] for row in plan.rows] == [op.key for op in charges if isinstance(op, TakeTokens)]
+        assert (len(plan.rows), plan.rows_at, plan.counted) == (2, 1, 1)
+    for shadow in (policy("p", bucket(), mode="shadow"), policy("p", bucket(cost_source="query:c"))):
+        plan = world(bundle(shadow)).engine.plan(call())
+        assert isinstance(plan, Plan)
+        assert (len(plan.ops), plan.rows) == (1, ())
+
+
 def test_a_snoozed_loop_does_not_hide_others() -> None:
     """What a later detector counts is counted (LD-6)."""
     here = world(bundle(policy("p", loop=[tail(max_hits=2), exact(3)])))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from breakloop.engine.decision_state import state_of
 from breakloop.model.call import Answer, Call
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import CommitResult, Op, StoredWindow, WindowWrite
+from breakloop.store.ops import BucketRow, CommitResult, Op, StoredWindow, WindowWrite
 from tests.builders import Json, World, bundle, call, chat, policy, user, world
 
 STEPS: Json = {"similarity": "steps"}
@@ -117,13 +117,15 @@ class Contended(MemoryStore):
         super().__init__()
         self.rivals = rivals
 
-    def commit(self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = ()) -> CommitResult:
+    def commit(
+        self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = (), rows: Sequence[BucketRow] = ()
+    ) -> CommitResult:
         if windows and self.rivals:
             self.rivals -= 1
             [*_, last] = windows
             current: StoredWindow = self.read_window(last.key, now)
             super().commit((), now, [WindowWrite(last.key, current.version, current.data, last.ttl_s)])
-        return super().commit(ops, now, windows)
+        return super().commit(ops, now, windows, rows)
 
 
 def test_a_session_that_moves_on_is_judged_again() -> None:
