@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+import msgspec
 
 from breakloop.clock import Clock
 from breakloop.dialects import content, registry
@@ -41,12 +43,26 @@ ENVOY = b"/v1/decision/envoy"
 _URI, _METHOD, _HOST = "x-original-uri", "x-original-method", "x-original-host"
 _LENGTH = "x-original-content-length"
 _FORWARDED = ("x-forwarded-uri", "x-forwarded-method", "x-forwarded-host")
+_OTHERS = frozenset((_LENGTH, *_FORWARDED))  # what else a call may depend on, and few gateways send
 _UNIQUE = frozenset((_URI, _METHOD, _HOST, _LENGTH, *_FORWARDED))
+
+
+class _Asked(msgspec.Struct, frozen=True, gc=False):
+    """What follows from the head of a request to `/v1/decision`, but for the URI. Kept with its template."""
+
+    method: str
+    host: str
 
 
 def original_call(request: Request, request_id: str) -> Call:
     """Return the call that a request to `/v1/decision` asks about."""
-    headers = request.headers
+    headers, template = request.headers, request.template
+    if template is not None:
+        asked: _Asked | Literal[False] | None = template.asked
+        if asked is None:
+            asked = template.asked = _asked(request, template.varying)
+        if asked and headers[_URI]:
+            return _call_to(request, request_id, headers[_URI], asked.method, asked.host)
     target, method, host = headers.get(_URI), headers.get(_METHOD), headers.get(_HOST)
     unseen = target is not None and _LENGTH in headers and _hides_body(request)
     if request.repeated:
@@ -56,6 +72,14 @@ def original_call(request: Request, request_id: str) -> Call:
         method = _agreed(headers, _METHOD, "x-forwarded-method")
         host = _agreed(headers, _HOST, "x-forwarded-host")
     return _call(request, request_id, target, method, host, unseen=unseen)
+
+
+def _asked(request: Request, varying: Sequence[str]) -> _Asked | Literal[False]:
+    """Return what all requests with this head ask about, but for the URI; False if they may differ in more."""
+    headers = request.headers
+    if _URI not in headers or not _OTHERS.isdisjoint(headers) or _METHOD in varying or _HOST in varying:
+        return False
+    return _Asked(*_method_and_host(request, headers.get(_METHOD), headers.get(_HOST)))
 
 
 def nginx_call(request: Request, request_id: str) -> Call:
@@ -97,8 +121,23 @@ def _hides_body(request: Request) -> bool:
 def _call(
     request: Request, request_id: str, target: bytes | None, method: bytes | None, host: bytes | None, *, unseen: bool
 ) -> Call:
-    if not target:
-        target = request.target
+    return _call_to(request, request_id, target or request.target, *_method_and_host(request, method, host), unseen)
+
+
+def _method_and_host(request: Request, method: bytes | None, host: bytes | None) -> tuple[str, str]:
+    """Return them as a gateway states them, or else those of its own request."""
+    named = method.decode("latin-1") if method else request.method
+    return named, normalise_host(host or request.headers.get("host", b""))
+
+
+def _call_to(
+    request: Request,
+    request_id: str,
+    target: bytes,
+    method: str,
+    host: str,
+    unseen: bool = False,  # noqa: FBT001, FBT002 - by position, as below
+) -> Call:
     if not target.startswith(b"/"):
         target = _without_authority(target)
     path, _, query = target.partition(b"?")
@@ -107,9 +146,9 @@ def _call(
     if plain.startswith("/agents/"):
         agent, plain = strip_agent(plain)
     return Call(  # by position: keyword arguments cost a fifth more
-        method.decode("latin-1") if method else request.method,
+        method,
         plain,
-        normalise_host(host or request.headers.get("host", b"")),
+        host,
         query.decode("latin-1"),
         request.headers,
         request.peer,

@@ -326,7 +326,8 @@ class HeadRewriter:
                 known = template.forwarded[self] = destination, self._form(request, template, destination, query)
             form: bytes = known[1]
             if form:
-                return form % (*request.values, length)
+                headers, varying = request.headers, template.varying
+                return form % (*[headers[name] for name in varying], length) if varying else form % length
         before, framing, after = self._rewritten(request, destination, query, length, decoded, identity, place)
         return before + framing + after
 
@@ -337,7 +338,7 @@ class HeadRewriter:
             return b""
         like = replace(request, raw=template.marked()) if isinstance(template, VaryingTemplate) else request
         before, _, after = self._rewritten(like, destination, query, 1, False, False, None)
-        marks = [mark(number) for number in range(len(request.values))]
+        marks = [mark(number) for number in range(len(template.varying))]
         if any(before.count(one) != 1 for one in marks) or sorted(marks, key=before.find) != marks:
             return b""
         before, after = before.replace(b"%", b"%%"), after.replace(b"%", b"%%")
@@ -373,7 +374,7 @@ class HeadRewriter:
                 more += self._signature(request, destination, query)
             else:
                 more += self._key_line(destination)
-        template = None if decoded or identity or place is not None or request.values else request.template
+        template = None if decoded or identity or place is not None or _varies(request) else request.template
         lines = None if template is None else template.forwarded.get(rewrite_line)
         if lines is None:
             kept = _lines(request, decoded=decoded, identity=identity)
@@ -496,6 +497,11 @@ def _without_debug(line: bytes) -> bytes:
     name, _, value = line.partition(b":")
     kept = [pair.strip(b" \t") for pair in value.split(b";") if not pair.strip(b" \t").startswith(_DEBUG)]
     return b"%b: %b\r\n" % (name, b"; ".join(kept)) if kept else b""
+
+
+def _varies(request: Request) -> bool:
+    """Return whether the heads of the request's template differ in more than the length of the body."""
+    return request.template is not None and bool(request.template.varying)
 
 
 def _values(request: Request, name: str) -> list[bytes]:

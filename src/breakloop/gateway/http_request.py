@@ -107,7 +107,6 @@ class Request(msgspec.Struct, gc=False):
     is_1_1: bool = True
     streamed: bool = False  # `body` is only its beginning; the rest is passed on as it arrives, without inspection
     template: HeadTemplate | None = None  # shared by heads that differ in a few values
-    values: tuple[bytes, ...] = ()  # of those fields, without Content-Length
 
 
 class HeadTemplate(msgspec.Struct, weakref=True):
@@ -116,7 +115,9 @@ class HeadTemplate(msgspec.Struct, weakref=True):
     request: Request  # one of them
     before: bytes  # what comes before the first of these values
     forwarded: dict[Any, Any] = msgspec.field(default_factory=dict)  # what is sent to the upstream, by its rewriter
-    route: Any = None  # what the handler has found out about them
+    route: Any = None  # what the proxy has found out about them
+    asked: Any = None  # what the decision service has found out about them
+    varying: tuple[str, ...] = ()  # the names of these fields, without Content-Length
 
     @property
     def max_bytes(self) -> int:
@@ -157,7 +158,6 @@ class VaryingTemplate(HeadTemplate, kw_only=True):
     """Of heads that differ in other values: a trace id, the address that a gateway asks about."""
 
     slots: tuple[tuple[str, bytes], ...]  # the name of each field, and what follows its value
-    varying: tuple[str, ...]  # these names, without Content-Length
     has_length: bool
 
     @property
@@ -190,11 +190,9 @@ class VaryingTemplate(HeadTemplate, kw_only=True):
             length = int(value)
         if len(data) != at + length:
             return None
-        values = tuple([headers[name] for name in self.varying])
         return Request(
-            like.method, like.target, headers, (), data[:at], data[at:], peer, b"", length, False, True, False, self,
-            values,
-        )  # fmt: skip
+            like.method, like.target, headers, (), data[:at], data[at:], peer, b"", length, False, True, False, self
+        )
 
 
 def mark(number: int) -> bytes:
@@ -303,7 +301,6 @@ class HeadParser:
             self._varying.put(key, template)
         if template is not None:
             request.template = template
-            request.values = tuple([request.headers[name] for name in template.varying])
 
     def parse_new(self, head: bytes, peer: str) -> Request:
         """Do the same, without looking for a head that differs only in its length."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from breakloop.errors import RequestError
 from breakloop.gateway import http_request
+from breakloop.gateway.decision import original_call
 from breakloop.gateway.forwarding import HeadRewriter, UpstreamRoutes
 from breakloop.gateway.http_request import HeadCache, HeadParser, Request, RequestLimits, VaryingTemplate
 from breakloop.model.upstream import upstreams
@@ -45,7 +46,7 @@ def alone(data: bytes) -> Request | None:
 
 
 def plain(request: Request) -> Request:
-    return msgspec.structs.replace(request, template=None, values=())
+    return msgspec.structs.replace(request, template=None)
 
 
 @pytest.mark.parametrize("bodies", [[b"abc"] * 5, [b"", b"a", b"ab", b"abc", b"abcd"], [None] * 5])
@@ -59,7 +60,8 @@ def test_heads_that_differ_in_a_trace_id_share_a_template(bodies: Sequence[bytes
     assert templates[2] is templates[3] is templates[4]
     assert [plain(request) for request in seen] == [alone(data) for data in requests]
     assert [list(request.headers) for request in seen] == [list(seen[0].headers)] * 5
-    assert seen[4].values == (f"00-{4:032x}-01".encode(),)
+    assert templates[4].varying == ("traceparent",)
+    assert seen[4].headers["traceparent"] == f"00-{4:032x}-01".encode()
 
 
 def test_a_request_has_its_own_fields() -> None:
@@ -70,6 +72,35 @@ def test_a_request_has_its_own_fields() -> None:
         client.seen[-1].headers["new"] = b"1"
         client.send(traced(5))
         assert plain(client.seen[-1]) == alone(traced(5))
+
+
+def asked_about(request: Request) -> tuple[object, ...]:
+    """What a request to the decision service asks about."""
+    made = original_call(request, "id")
+    return made.method, made.path, made.host, made.query, made.path_agent, made.body, made.body_unseen
+
+
+@pytest.mark.parametrize("body", [b"abc", b"", None])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ("X-Original-URI: /v1/page?n={}",),
+        ("X-Original-URI: /v1/page?n={}", "X-Original-Method: PUT", "X-Original-Host: H{}:80"),
+        ("X-Original-URI: /v1/page?n={}", "X-Original-Method: PUT", "X-Original-Host: H:80"),
+        ("X-Original-URI: /v1/page", "X-Original-Method: M{}"),
+        ("X-Original-URI: /agents/a-{}/x", "X-Original-Content-Length: 3"),
+        ("X-Original-URI: /a", "X-Original-Content-Length: {}", "traceparent: {}"),
+        ("X-Original-URI: /a", "X-Forwarded-Uri: /a", "X-Forwarded-Method: M{}"),
+        ("X-Forwarded-Uri: /a?n={}",),
+        ("X-Original-URI: http://h/a?n={}", "traceparent: {}"),
+        ("traceparent: {}",),
+    ],
+)
+def test_what_a_gateway_asks_about_is_read_from_each_request(fields: Sequence[str], body: bytes | None) -> None:
+    """From heads that share a template as from others (D-3)."""
+    line = "POST /v1/decision?n=1"
+    for seen in received(*[head(*[one.format(n) for one in fields], body=body, line=line) for n in range(6)]):
+        assert asked_about(seen) == asked_about(plain(seen))
 
 
 def test_another_client_of_the_same_kind_shares_the_template() -> None:
