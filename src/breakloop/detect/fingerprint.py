@@ -21,8 +21,9 @@ _SEPARATOR = "\x00"
 
 def packed(parts: list[str]) -> bytes:
     """Return `parts` as bytes, different for different lists. UTF-8 has no bytes fe and ff."""
-    if parts and _SEPARATOR not in "".join(parts):  # a third of the time of length prefixes
-        return _SEPARATOR.join(parts).encode("utf-8", "surrogatepass")
+    text = _SEPARATOR.join(parts)
+    if text.count(_SEPARATOR) == len(parts) - 1:  # a third of the time of length prefixes
+        return text.encode("utf-8", "surrogatepass")
     # A part contains the separator: length prefixes keep ("a\0b", "c") and ("a", "b\0c") apart.
     text = "".join(f"{len(part)}{_SEPARATOR}{part}" for part in parts)
     return b"\xff" + text.encode("utf-8", "surrogatepass")
