@@ -52,7 +52,7 @@ class Unit:
         """Convert a positive number from a bundle or request to units. The result is at least 1, so that nothing is
         free.
         """
-        return min(max(1, round(value * self.scale)), LARGEST)
+        return max(1, round(min(value * self.scale, LARGEST)))  # the product may be infinite
 
 
 def _plain(units: float) -> str:

@@ -15,7 +15,7 @@ from tests.each import each
     [
         (COST, 1, 1000), (COST, 0.1, 100), (COST, 1.1, 1100), (COST, 2.3, 2300), (COST, 0.00001, 1),
         (TOKENS, 6000, 6000), (TOKENS, 0.2, 1), (MICROUSD, 12.34, 12_340_000), (MICROUSD, 0.000001, 1),
-        (COST, 1e300, LARGEST), (MICROUSD, 2.0**53, LARGEST),
+        (COST, 1e300, LARGEST), (COST, 1e306, LARGEST), (MICROUSD, 2.0**53, LARGEST),
     ],
 )  # fmt: skip
 def test_units(unit: Unit, value: float, units: int) -> None:
