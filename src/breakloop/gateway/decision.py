@@ -75,9 +75,11 @@ def original_call(request: Request, request_id: str) -> Call:
 
 
 def _asked(request: Request, varying: Sequence[str]) -> _Asked | Literal[False]:
-    """Return what all requests with this head ask about, but for the URI; False if they may differ in more."""
+    """Return what all requests with this head ask about, but for the URI; False if they may differ in more, or if one
+    of them may be ambiguous.
+    """
     headers = request.headers
-    if _URI not in headers or not _OTHERS.isdisjoint(headers) or _METHOD in varying or _HOST in varying:
+    if request.repeated or _URI not in headers or not _OTHERS.isdisjoint(headers) or _METHOD in varying or _HOST in varying:
         return False
     return _Asked(*_method_and_host(request, headers.get(_METHOD), headers.get(_HOST)))
 

@@ -75,8 +75,11 @@ def test_a_request_has_its_own_fields() -> None:
 
 
 def asked_about(request: Request) -> tuple[object, ...]:
-    """What a request to the decision service asks about."""
-    made = original_call(request, "id")
+    """What a request to the decision service asks about, or why that cannot be told."""
+    try:
+        made = original_call(request, "id")
+    except RequestError as error:
+        return error.status, str(error)
     return made.method, made.path, made.host, made.query, made.path_agent, made.body, made.body_unseen
 
 
@@ -94,6 +97,10 @@ def asked_about(request: Request) -> tuple[object, ...]:
         ("X-Forwarded-Uri: /a?n={}",),
         ("X-Original-URI: http://h/a?n={}", "traceparent: {}"),
         ("traceparent: {}",),
+        ("X_Original_URI: /harmless", "X-Original-URI: /v1/chat/completions"),
+        ("X-Original-URI: /a", "X_Original_Method: GET", "X-Original-Method: POST"),
+        ("X-Original-URI: /a", "X-Original-Host: a", "X_Original_Host: b"),
+        ("X-Original-URI: /a", "X-Original-Host: a", "X_Original_Host: a"),
     ],
 )
 def test_what_a_gateway_asks_about_is_read_from_each_request(fields: Sequence[str], body: bytes | None) -> None:
