@@ -39,6 +39,9 @@ from breakloop.model.verdict import Verdict
 if TYPE_CHECKING:
     from breakloop.gateway.websocket import WebSocketExchange
 
+# A client may have sent this much of a refused upload before it looks for the answer. Then its connection is not read any
+# more, so that who goes on sending costs nothing.
+_LINGER_BYTES: Final = 64 * 1024 * 1024
 _SEARCH_MAX: Final = 64  # connections among which an idle one is looked for
 
 # Decisions on larger bodies take from 0.2 ms on, and up to 15 ms, after as many for counting their values.
@@ -276,7 +279,7 @@ class Connection(asyncio.Protocol):
     """The protocol object of one client."""
 
     __slots__ = (
-        "_exchange", "_handle", "_limits", "_pending", "_progress_tick", "_reader",
+        "_discarded", "_exchange", "_handle", "_limits", "_pending", "_progress_tick", "_reader",
         "_reading", "_server", "_status_lines", "_template", "_throttled", "_transport", "_unsent",
         "_upload_paused", "_websocket", "_write_paused", "peer", "phase",
     )  # fmt: skip
@@ -295,6 +298,7 @@ class Connection(asyncio.Protocol):
         self._progress_tick = server.tick  # when the phase began or last made progress
         self._reading = True
         self._write_paused = False  # the client does not read its response
+        self._discarded = 0  # bytes, while lingering
         self._unsent = 0  # bytes in the write buffer, when `expire` last checked
         self._pending: asyncio.TimerHandle | DeferredReply | None = None
         self._throttled: tuple[Request, Reply] | None = None  # a reply that is sent after its delay
@@ -418,7 +422,12 @@ class Connection(asyncio.Protocol):
         if self.phase is UPGRADED:
             if self._websocket is not None:
                 self._websocket.receive(data)
-        elif self.phase not in (LINGERING, CLOSED):
+        elif self.phase is LINGERING:
+            self._discarded += len(data)
+            if self._discarded > _LINGER_BYTES and self._reading:
+                self._reading = False
+                self._transport.pause_reading()
+        elif self.phase is not CLOSED:
             self._reader.push(data)
             if self.phase < WAITING:
                 self._process_requests()

@@ -124,6 +124,21 @@ def test_a_refused_client_can_read_the_answer_before_the_connection_goes() -> No
         assert len(client.replies()) == 1
 
 
+def is_read(client: Client) -> bool:
+    return client.transport.reading
+
+
+def test_a_refused_client_that_never_stops_sending_is_not_read_for_ever() -> None:
+    """More than a large upload is left to the kernel, which makes the client wait (Y-2)."""
+    with Client() as client:
+        client.send(b"\x00", *[bytes(2**20)] * 64)
+        assert is_read(client)
+        client.send(b"\x00")
+        assert not is_read(client)
+        assert not client.closed()  # it can still read the answer
+        assert len(client.replies()) == 1
+
+
 def test_long_heads_in_small_pieces_are_refused_without_parsing() -> None:
     """Counted in data_received; the parser never sees it (Y-2)."""
     with Client() as client:
