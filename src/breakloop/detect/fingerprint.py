@@ -69,13 +69,15 @@ def finish(state: blake2b, content: bytes) -> str:
 
 
 Text = Callable[[Call], str]
+_SENDERS_MAX: Final = 1024
+_METHOD_MAX: Final = 16  # characters of a method that is cached
 _ANSWERS: Final = frozenset(("assistant", "model"))
 
 
 class ExactFingerprint:
     """Fingerprint of a whole request. JSON bodies are equal whatever their key order or white space."""
 
-    __slots__ = ("_body", "_fingerprinter", "_identity", "_query")
+    __slots__ = ("_body", "_fingerprinter", "_identity", "_query", "_states")
 
     def __init__(
         self, fingerprinter: Fingerprinter, *, identity: Text, query: Text, body: Callable[[bytes], bytes]
@@ -84,13 +86,30 @@ class ExactFingerprint:
         self._identity = identity  # caller, agent and the policy's descriptors in one text
         self._query = query
         self._body = body
+        self._states: dict[tuple[str, str], blake2b] = {}  # after identity and method
 
     def __call__(self, call: Call) -> str | None:
         """Return the fingerprint, or None if the gateway did not forward the body: without it, all POSTs to one path
         look the same, and healthy agents would be stopped."""
         if call.body_unseen:
             return None
-        parts = [self._identity(call), call.method, call.path, self._query(call) if call.query else ""]
+        sender = (self._identity(call), call.method)
+        target = f"{call.path}{_SEPARATOR}{self._query(call) if call.query else ''}"
+        begun = self._states.get(sender)
+        if begun is None or target.count(_SEPARATOR) > 1:
+            return self._unusual(sender, target, call)
+        state = begun.copy()
+        state.update(target.encode("utf-8", "surrogatepass"))
+        return finish(state, self._body(call.body)) if call.body else state.hexdigest()
+
+    def _unusual(self, sender: tuple[str, str], target: str, call: Call) -> str:
+        """Return the same fingerprint without a known state. Keeps the state for the next requests of the sender."""
+        path = call.path
+        if _SEPARATOR not in sender[0] and _SEPARATOR not in sender[1] and len(sender[1]) <= _METHOD_MAX:
+            if len(self._states) >= _SENDERS_MAX:
+                self._states.clear()
+            self._states[sender] = self._fingerprinter.start([*sender, ""])
+        parts = [*sender, path, target[len(path) + 1 :]]
         return self._fingerprinter.digest(parts, self._body(call.body) if call.body else b"")
 
 
@@ -104,7 +123,6 @@ _RUNS: Final = 32  # of white space; a text with fewer is split at these and not
 
 # Characters of one request that are folded; the rest is compared as it was sent.
 _FOLDED_MAX: Final = 512 * 1024
-_SENDERS_MAX: Final = 1024
 _ACTION_MAX: Final = 16 * 1024  # characters of an answer that are searched for a call
 _MODEL_MAX: Final = 256  # characters of a name that is cached
 

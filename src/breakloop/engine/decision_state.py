@@ -17,7 +17,7 @@ from breakloop.model.call import TAIL_MESSAGES, Answer, Call, Chat, CompletionCa
 from breakloop.model.events import LoopKey
 from breakloop.pricing.tokens import Estimator
 from breakloop.store.limit_ops import Charge
-from breakloop.store.ops import AdjustCharge, Settle
+from breakloop.store.ops import AdjustCharge, FingerprintSpec, Settle
 
 Ticket = tuple[Settle, ...]
 
@@ -104,25 +104,33 @@ class Reserved(NamedTuple):
     upstream: str
 
 
-class PendingResult(NamedTuple):
-    """An allowed call whose result may be reported later. The request itself is not kept, since it may be large."""
+class PendingResult(msgspec.Struct, frozen=True, gc=False):
+    """An allowed call whose result may be reported later. The request itself is not kept, since it may be large.
 
-    result_id: str
-    request_id: str
-    at: float
+    The first count of its ticket is in fields of its own, and more than one is rare: of many such objects, each one
+    that belongs to another costs time, because it is in no cache of the processor any more when it is dropped.
+    """
+
+    kept_at: float
     caller: str
     project: str
-    ticket: Ticket | None
+    spec: FingerprintSpec | None  # of the first count; None: there is none
+    key: str
+    at: float
+    flight: int
+    more: Ticket
     settlement: Settlement | None
     reserved: Reserved | None
 
-    def call(self, *, with_charges: bool) -> Call:
+    def call(self, request_id: str, *, with_charges: bool) -> Call:
         """Return a call for `Engine.settle`. Without charges, the estimates stay."""
         reserved = self.reserved if with_charges else None
-        call = Call("", "", request_id=self.request_id, upstream="" if reserved is None else reserved.upstream)
+        call = Call("", "", request_id=request_id, upstream="" if reserved is None else reserved.upstream)
         call.identity.caller, call.identity.project = self.caller, self.project
         state = call.decision = DecisionState()
-        state.ticket, state.settlement = self.ticket, self.settlement
+        if self.spec is not None:
+            state.ticket = (Settle(self.spec, self.key, self.at, self.flight), *self.more)
+        state.settlement = self.settlement
         if reserved is not None:
             state.charges, state.prompt_tokens, state.estimator = reserved[:3]
             call.parsed.chat = reserved.chat

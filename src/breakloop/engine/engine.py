@@ -368,6 +368,10 @@ class Engine:
         """Return the counts that settling may take back, or that lead a flight. There are at most `counts`, and most
         come before the limits.
         """
+        if counts == 1 and ops:  # as often: without a list
+            op, result = ops[0], done.results[0]
+            if type(op) is CountFingerprint and type(result) is FingerprintCount and not (result[1] or result[4]):
+                return (Settle(op.spec, op.key, done.at, 0),) if op.spec.retry_free else None
         ticket: list[Settle] = []
         for op, result in zip(ops, done.results):  # noqa: B905 - as many; a keyword takes time
             if type(op) is not CountFingerprint or type(result) is not FingerprintCount:
@@ -420,21 +424,27 @@ class Engine:
             self.recorder.answered(call, answer, used)
         self._answered(call, answer)
 
-    def pending_result(self, call: Call, result_id: str) -> PendingResult:
+    def pending_result(self, call: Call) -> PendingResult:
         """Return what to keep of a call that awaits its result."""
         state, who = state_of(call), call.identity
-        caller = who.caller or self._descriptors.caller(call)
         charges, reserved = state.charges, None
         if charges:
             chat = call.parsed.chat
             slim = chat._replace(tail=()) if chat else None
             reserved = Reserved(charges, state.prompt_tokens, state.estimator, slim, call.upstream)
-        at, ticket, settlement = self._clock.steady(), state.ticket, state.settlement
-        return _new(PendingResult, (result_id, call.request_id, at, caller, who.project, ticket, settlement, reserved))
+        caller, ticket, settlement = who.caller or self._descriptors.caller(call), state.ticket, state.settlement
+        if not ticket:
+            at = self._clock.steady()
+            return PendingResult(at, caller, who.project, None, "", at, 0, (), settlement, reserved)
+        first, more = ticket[0], ticket[1:]
+        at = first.at
+        kept_at = at if settlement is None else self._clock.steady()  # the store of this process has the same time
+        key, flight = first.key, first.flight
+        return PendingResult(kept_at, caller, who.project, first.spec, key, at, flight, more, settlement, reserved)
 
-    def settle_result(self, pending: PendingResult, answer: Answer, *, with_charges: bool) -> None:
+    def settle_result(self, pending: PendingResult, request_id: str, answer: Answer, *, with_charges: bool) -> None:
         """Settle a call whose result was reported. Without charges, the estimates stay."""
-        self.settle(pending.call(with_charges=with_charges), answer)
+        self.settle(pending.call(request_id, with_charges=with_charges), answer)
 
     def _moved_on(self, call: Call, key: str, text: str) -> bool:
         """Return whether a repeated MCP call returned a different result than last time. Polling that returns something

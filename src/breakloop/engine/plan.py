@@ -212,7 +212,6 @@ class Planner:
         # Sessions and fingerprints belong to one agent. A window shared by several agents determines its own shard.
         shard, now, snoozed = call.identity.shard, plan.now, plan.bundle.snoozed
         ops, slots = plan.ops, plan.slots
-        before = len(ops) + len(slots)
         unnamed: bool | None = None
         for detector in detectors:
             if detector.of_unnamed:
@@ -225,9 +224,11 @@ class Planner:
                 continue
             if type(planned) is DetectorSlot:
                 slots.append((len(ops), planned))
-            elif not snoozed or not is_snoozed(planned, snoozed, now):
+            elif snoozed and is_snoozed(planned, snoozed, now):
+                continue
+            else:
                 ops.append(planned)
-        plan.counted += len(ops) + len(slots) - before
+            plan.counted += 1
 
     def _plan_rules(self, policy: CompiledPolicy, call: Call, plan: Plan, group: int) -> None:
         """Add the charges of a policy's rules. Charges that depend only on the sender are cached in its profile."""

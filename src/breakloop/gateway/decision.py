@@ -13,9 +13,10 @@ ids are sequential, and clients see them.
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from hmac import compare_digest
 from secrets import token_hex
 from time import perf_counter_ns
 from typing import Any, Final, Literal
@@ -79,7 +80,13 @@ def _asked(request: Request, varying: Sequence[str]) -> _Asked | Literal[False]:
     of them may be ambiguous.
     """
     headers = request.headers
-    if request.repeated or _URI not in headers or not _OTHERS.isdisjoint(headers) or _METHOD in varying or _HOST in varying:
+    if (
+        request.repeated
+        or _URI not in headers
+        or not _OTHERS.isdisjoint(headers)
+        or _METHOD in varying
+        or _HOST in varying
+    ):
         return False
     return _Asked(*_method_and_host(request, headers.get(_METHOD), headers.get(_HOST)))
 
@@ -177,6 +184,10 @@ KEPT_S: Final = 900.0  # a result is accepted so long after the decision
 REPORTER_S: Final = 600.0  # after a report, a caller is expected to report all results for so long
 BODY_MAX_BYTES: Final = 1024 * 1024
 _OPEN_MAX: Final = 100_000  # about 0.5 KB each
+_BLOCK: Final = 128
+_DIGITS: Final = 27  # random ones of a result id: 108 bits
+# The request id, the random digits, and the place.
+_RESULT_ID: Final = re.compile(r"([0-9A-Za-z-]{1,64})\.([0-9a-f]{27})([0-9a-f]{5})").fullmatch
 _REPORTERS_MAX: Final = 10_000
 _BEFORE: Final = b"/v1/decision/"
 _AFTER: Final = b"/result"
@@ -190,28 +201,27 @@ _NOT_OPEN: Final = (
 )
 
 
-def _random_secrets() -> Iterator[str]:
-    """Yield texts of 128 random bits, drawn 256 at a time: asking the system for each would take 1 us."""
-    while True:
-        drawn = token_hex(256 * 16)
-        yield from [drawn[at : at + 32] for at in range(0, len(drawn), 32)]
-
-
 class ReportedResults:
-    """Keeps allowed requests until their results are reported. Call `expect` before a decision, `keep` after it."""
+    """Keeps allowed requests until their results are reported. Call `expect` before a decision, `keep` after it.
+
+    The last `max_open` are in a ring, with up to a block of older ones. A result id ends in random digits and the place
+    in the ring: a place is found without a hash, and the oldest request is replaced without a search. The random digits
+    of a block of places are one text, because an object for each request costs more than all the rest of `keep`.
+    """
 
     def __init__(self, engine: Engine, descriptors: Descriptors, clock: Clock, max_open: int = _OPEN_MAX) -> None:
         self._engine = engine
         self._descriptors = descriptors
         self._clock = clock
-        self._max_open = max_open
-        self._secrets = _random_secrets()
-        self._open: dict[str, PendingResult] = {}  # by result id
-        self._oldest: deque[PendingResult] = deque()  # all open ones, and some that are closed
+        blocks = -(-max_open // _BLOCK) + 1
+        self._ring: list[PendingResult | None] = [None] * (blocks * _BLOCK)
+        self._secrets = [""] * blocks  # the random digits of each block
+        self._drawn = ""  # those of the block at `_next`
+        self._next = 0  # the place of the next one
         self.reporters = ExpiringTable(_REPORTERS_MAX)  # empty if no caller has reported a result
 
     def __len__(self) -> int:
-        return len(self._open)
+        return sum(pending is not None for pending in self._ring)
 
     def expect(self, call: Call) -> None:
         """Prepare a call whose result may be reported."""
@@ -225,16 +235,33 @@ class ReportedResults:
 
     def keep(self, call: Call) -> str:
         """Keep a call that was allowed and awaits its result; return its result id."""
-        result_id = f"{call.request_id}.{next(self._secrets)}"
-        pending, oldest = self._engine.pending_result(call, result_id), self._oldest
-        # Remove up to two for each one that is added: expired ones go faster than others come, at a bounded cost.
-        for _ in (1, 2):
-            if not oldest or (oldest[0].at + KEPT_S > pending.at and len(oldest) < self._max_open):
-                break
-            self._open.pop(oldest.popleft().result_id, None)
-        self._open[result_id] = pending
-        oldest.append(pending)
-        return result_id
+        place = self._next
+        at = place % _BLOCK * _DIGITS
+        if not at:
+            place = self._begin_block(place)
+        self._next = place + 1
+        self._ring[place] = self._engine.pending_result(call)
+        return f"{call.request_id}.{self._drawn[at : at + _DIGITS]}{place:05x}"
+
+    def _begin_block(self, place: int) -> int:
+        """Draw the random digits of the block at a place, and drop the requests in it. Returns the place, which is that
+        of the first block after the last one.
+        """
+        place %= len(self._ring)
+        self._ring[place : place + _BLOCK] = [None] * _BLOCK
+        self._secrets[place // _BLOCK] = self._drawn = token_hex(_BLOCK * _DIGITS // 2)
+        return place
+
+    def _find(self, result_id: str, now: float) -> tuple[int, PendingResult] | None:
+        """Return the request with a result id, and its place, if its result is awaited."""
+        found = _RESULT_ID(result_id)
+        place = int(found[3], 16) if found else len(self._ring)
+        pending = self._ring[place] if place < len(self._ring) else None
+        if found is None or pending is None or pending.kept_at + KEPT_S <= now:
+            return None
+        at = place % _BLOCK * _DIGITS
+        secret = self._secrets[place // _BLOCK][at : at + _DIGITS]
+        return (place, pending) if compare_digest(secret, found[2]) else None
 
     def handle(self, request: Request) -> Reply:
         """Handle `POST /v1/decision/{result_id}/result`."""
@@ -242,16 +269,18 @@ class ReportedResults:
             return Reply(405, b"Allow: POST\r\n", b"", 0.0)
         result_id = request.target.partition(b"?")[0][len(_BEFORE) : -len(_AFTER)].decode("latin-1")
         now = self._clock.steady()
-        pending = self._open.get(result_id)
-        if pending is None or pending.at + KEPT_S <= now:
+        found = self._find(result_id, now)
+        if found is None:
             return Reply(404, JSON, _NOT_OPEN, 0.0)
+        place, pending = found
         try:
             answer = read_report(request)
         except RequestError as error:
             return error_reply(error.status, str(error))
-        del self._open[result_id]
+        self._ring[place] = None
         self.reporters.put(pending.caller, (now + REPORTER_S,), now)
-        self._engine.settle_result(pending, answer, with_charges=_has_usage(answer))
+        request_id = result_id.partition(".")[0]
+        self._engine.settle_result(pending, request_id, answer, with_charges=_has_usage(answer))
         return Reply(204, b"", b"", 0.0)
 
 

@@ -128,7 +128,8 @@ def query_for_fingerprint(call: Call) -> str:
         if count > 2:
             return "&".join(sorted(query.split("&"), key=_name))
         first, _, second = query.partition("&")
-        return query if _name(first) <= _name(second) else f"{second}&{first}"
+        ordered = first.partition("=")[0] <= second.partition("=")[0]
+        return query if ordered else f"{second}&{first}"
     pieces = query.split("&", _FIELDS_MAX)
     # Fields beyond the limit still distinguish requests, but only by digest: they may contain a secret.
     rest = "&~" + _digest(pieces.pop()) if len(pieces) > _FIELDS_MAX else ""

@@ -75,6 +75,15 @@ class ExpiringTable(OrderedDict[str, Entry]):
         if dirty is not None:
             dirty[key] = None
 
+    def add(self, key: str, entry: Entry, now: float) -> None:
+        """Do the same for a key that the table does not have, nor its overflow."""
+        if now >= self._quiet_until or len(self) >= self.max_entries:
+            self._make_room(now)
+        self[key] = entry
+        dirty = self.dirty
+        if dirty is not None:
+            dirty[key] = None
+
     def change(self, key: str, entry: Entry) -> None:
         """Store an entry without changing its position."""
         self[key] = entry
@@ -155,15 +164,14 @@ class MemoryFingerprints:
                 # A hit after the cooldown extends the entry, so that the next cooldown still grows.
                 self.cooldowns.put(key, (now + spec.cooldown_max_s, *cooled[1:]), now)
         entry = self.counts.get(key)
-        if spec.sliding:
-            if entry is None:
-                before, count = 0, 1
-                self.counts.put(key, (now + spec.window_s, array("d", (now,))), now)
-            else:
-                before, count = self._slide(op, limit, now)
+        if entry is None:
+            before, count = 0, 1
+            self.counts.add(key, (now + spec.window_s, array("d", (now,)) if spec.sliding else 1), now)
+        elif spec.sliding:
+            before, count = self._slide(op, limit, now)
         else:
             # A count of the other kind belongs to a block whose settings have changed: start from zero.
-            before = 0 if entry is None or entry[0] <= now or type(entry[1]) is not int else entry[1]
+            before = 0 if entry[0] <= now or type(entry[1]) is not int else entry[1]
             count = before + 1
             self.counts.put(key, (now + spec.window_s, count), now)
         marks = self._add_traffic(op, now) if op.traffic else ""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from breakloop.detect.fingerprint import ExactFingerprint, Fingerprinter
 from tests.builders import call
+from tests.each import each
 
 
 def made(body: Callable[[bytes], bytes] = bytes) -> ExactFingerprint:
@@ -52,3 +53,38 @@ def test_bodies_are_compared_in_one_spelling() -> None:
 def test_an_unseen_body_has_no_fingerprint() -> None:
     """What was not shown cannot be compared (LD-1)."""
     assert made()(call(body_unseen=True)) is None
+
+
+@each(
+    "who, method, path, query, body",
+    [
+        ("c", "GET", "/x", "", b""),
+        ("c", "GET", "/x", "a=1", b""),
+        ("c", "GET", "/x", "a=\ud83d", b"x"),
+        ("c", "GET", "/x", "a=\x00", b""),
+        ("c", "GET", "/x\x00a=", "", b""),
+        ("c", "GET", "/x\x00", "y", b"x"),
+        ("c\x00GET", "GET", "/x", "", b""),
+        ("c", "GET\x00", "/x", "", b""),
+        ("", "M" * 100, "/é", "b=ü", b"x"),
+    ],
+)
+def test_a_sender_that_is_known_has_the_same_fingerprints(
+    who: str, method: str, path: str, query: str, body: bytes
+) -> None:
+    """Operators keep fingerprints, in snoozes and allow lists: as one digest of all parts, first and later (LD-1)."""
+    parts = Fingerprinter(b"s").digest([who, method, path, query], body)
+    read = ExactFingerprint(Fingerprinter(b"s"), identity=lambda _: who, query=lambda call: call.query, body=bytes)
+    asked = call(path, method, query=query, body=body)
+    assert [read(asked) for _ in range(3)] == [parts] * 3
+
+
+def test_what_is_kept_of_senders_is_bounded() -> None:
+    """Clients choose their names, and methods of any length (Y-2)."""
+    read = made()
+    for number in range(5000):
+        read(call(headers={"who": f"c-{number}"}))
+    assert len(read._states) <= 1024
+    before = len(read._states)
+    read(call(method="M" * 1000))
+    assert len(read._states) == before

@@ -162,7 +162,7 @@ def test_it_keeps_no_request() -> None:
     ask(here, model="m-1", user="canary")
     results = here.door._results
     assert results is not None
-    (awaited,) = results._oldest
+    (awaited,) = filter(None, results._ring)
     assert "m-1" in repr(awaited)
     assert "canary" not in repr(awaited)
     assert "xxxx" not in repr(awaited)
