@@ -39,8 +39,8 @@ from breakloop.model.verdict import Verdict
 if TYPE_CHECKING:
     from breakloop.gateway.websocket import WebSocketExchange
 
-# A client may have sent this much of a refused upload before it looks for the answer. Then its connection is not read any
-# more, so that who goes on sending costs nothing.
+# A client may have sent this much of a refused upload before it looks for the answer. After that its connection is not
+# read any more, so that a client which goes on sending costs nothing.
 _LINGER_BYTES: Final = 64 * 1024 * 1024
 _SEARCH_MAX: Final = 64  # connections among which an idle one is looked for
 

@@ -193,8 +193,9 @@ def bucket_rows(ops: Sequence[Op]) -> Sequence[BucketRow]:
     for op in ops:
         if type(op) is not TakeTokens or op.group != ENFORCED or op.cost > op.spec.burst:
             return ()
-        left = op.spec.burst - op.cost
-        rows.append((op.key, op.spec.rate, op.spec.burst, op.cost, left, left / op.spec.burst))
+        rate, burst = op.spec.rate, op.spec.burst
+        left = burst - op.cost
+        rows.append((op.key, rate, burst, op.cost, left, left / burst, (burst - left) / rate))
     return tuple(rows)
 
 

@@ -41,6 +41,7 @@ from breakloop.store.ops import (
     StoredBreaker,
     StoredWindow,
     WindowWrite,
+    denies,
     is_mixed,
 )
 
@@ -400,13 +401,15 @@ class MemoryStore:
         buckets = self._buckets
         get = buckets.get
         lefts: list[float] = []
+        changes: list[tuple[str, Entry]] = []
         least, tightest = 2.0, 0  # the share left in the bucket with the smallest one, and its place in `rows`
-        for key, rate, burst, cost, left_of_full, share_of_full in rows:
+        for key, rate, burst, cost, left_of_full, share_of_full, refill_s in rows:
             entry = get(key)
             if entry is None:
                 return None
             if entry[0] <= now:  # it is full, as usual
                 left, share = left_of_full, share_of_full
+                changes.append((key, (now + refill_s, left, now)))
             else:
                 left = entry[1] + (now - entry[2]) * rate
                 if left > burst:
@@ -415,19 +418,27 @@ class MemoryStore:
                 if left < 0.0:
                     return None
                 share = left / burst
+                changes.append((key, (now + (burst - left) / rate, left, now)))
             if share < least:
                 least, tightest = share, len(lefts)
             lefts.append(left)
         results: list[Result] = []
         if len(ops) > len(rows):
-            denied_at, is_quiet = self._count(ops[: -len(rows)], results, now)
+            first = ops[0]
+            if len(ops) == len(rows) + 1 and type(first) is CountFingerprint and not first.tracked:
+                counted = self._repeats.count(first, now)  # as in `_count`, for a count alone
+                results.append(counted)
+                is_quiet = not counted[1]
+                denied_at = 0 if counted[1] and first.group == ENFORCED and denies(first, counted) else -1
+            else:
+                denied_at, is_quiet = self._count(ops[: -len(rows)], results, now)
             if denied_at >= 0:
                 results += [None] * len(rows)
                 return CommitResult(results, denied_at, None, now)
             tightest = tightest + len(results) if is_quiet else -1
         move_to_end, dirty = buckets.move_to_end, buckets.dirty
-        for (key, rate, burst, _, _, _), left in zip(rows, lefts):  # noqa: B905 - as many; a keyword takes time
-            buckets[key] = (now + (burst - left) / rate, left, now)
+        for key, entry in changes:
+            buckets[key] = entry
             move_to_end(key)
             if dirty is not None:
                 dirty[key] = None

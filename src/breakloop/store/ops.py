@@ -279,8 +279,9 @@ Tables = Mapping[str, "ExpiringTable"]  # the state of limiters in memory, by th
 Change = tuple[int, "ExpiringTable", str, "Entry"]  # an entry to write if the request passes: group, table, key, entry
 
 
-# What one `TakeTokens` does: key, rate, burst and cost; what is left if the bucket is full, and as a share of it.
-BucketRow = tuple[str, float, float, float, float, float]
+# What one `TakeTokens` does: key, rate, burst and cost; and for a full bucket what it leaves, also as a share, and the
+# seconds until the bucket is full again.
+BucketRow = tuple[str, float, float, float, float, float, float]
 
 
 class TableSpec(NamedTuple):
