@@ -183,7 +183,7 @@ def _without_authority(target: bytes) -> bytes:
 KEPT_S: Final = 900.0  # a result is accepted so long after the decision
 REPORTER_S: Final = 600.0  # after a report, a caller is expected to report all results for so long
 BODY_MAX_BYTES: Final = 1024 * 1024
-_OPEN_MAX: Final = 100_000  # about 0.5 KB each
+_OPEN_MAX: Final = 100_000  # 0.2 to 0.5 KB each
 _BLOCK: Final = 128
 _DIGITS: Final = 27  # random ones of a result id: 108 bits
 # The request id, the random digits, and the place.
