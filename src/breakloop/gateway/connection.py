@@ -459,7 +459,6 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - fail-safe edge: what follows is not read as another request
             self._server.handler_failed(error)
             self._reader.clear()
-            self.phase = CLOSED
             self.abort()
         self._reader.compact()
 
@@ -713,7 +712,8 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """Close without writing what is buffered."""
+        """Close without writing what is buffered, or reading what has arrived."""
+        self.phase = CLOSED
         self._transport.abort()
 
     def reset(self) -> None:

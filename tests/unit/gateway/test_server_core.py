@@ -100,6 +100,23 @@ def test_a_broken_connection_does_not_cost_the_others_their_answers() -> None:
         assert client.server.handler_errors == 1
 
 
+def test_after_a_fault_nothing_more_of_the_connection_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows may be the body of what could not be read, and not a request (Y-1)."""
+
+    def fault(*_: object) -> None:
+        raise ValueError("a fault of ours")
+
+    with Client() as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(client.server.head_parser, "parse_bodiless", fault)
+            client.connection.data_received(get("/first"))
+            client.server.process_reads()
+        client.connection.data_received(get("/second"))
+        client.server.process_reads()
+        assert client.transport.aborted
+        assert client.seen == []
+
+
 def test_a_write_that_fails_does_not_cost_the_others_their_answers() -> None:
     """The outermost edge again: a fault in one transport ends that connection, and bursts go on as before."""
     with Client() as client:
