@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from breakloop.store.limit_ops import BreakerSpec, BucketSpec, BudgetSpec, ChargeBudget, CheckBreaker, TakeTokens
+from breakloop.store.limit_ops import (
+    BreakerSpec,
+    BucketSpec,
+    BudgetSpec,
+    ChargeBudget,
+    CheckBreaker,
+    TakeTokens,
+    bucket_rows,
+)
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import CountFingerprint, FingerprintCount, FingerprintSpec, Op, WindowWrite
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
@@ -126,3 +134,14 @@ def test_what_operators_look_up() -> None:
     assert (window["kind"], window["value"]) == ("windows", [1, 5])
     store.commit([TakeTokens(ONE, "other", 1, NO_LIMITER, NO_RULE)], NOW + 6)
     assert [found["key"] for found in store.look_up("", 9)] == ["other", "win:a"]
+
+
+def test_a_bucket_is_full_again_at_the_same_time_whichever_way_it_was_charged() -> None:
+    """From full, then in part, refilled in part, beyond full, and with too little left (L-1)."""
+    plain, quick = MemoryStore(), MemoryStore()
+    ops = [TakeTokens(BucketSpec(0.5, 8.0), "tb:a", 3.0, NO_LIMITER, NO_RULE)]
+    for after_s in (0.0, 1.0, 2.0, 2.5, 3.0, 20.0, 36.0):
+        expected = plain.commit(ops, NOW + after_s)
+        done = quick.commit(ops, NOW + after_s, (), bucket_rows(ops))
+        assert done.results == expected.results
+        assert [*quick.kept()["buckets"].items()] == [*plain.kept()["buckets"].items()]
