@@ -13,6 +13,7 @@ callers.
 
 from __future__ import annotations
 
+from itertools import compress, starmap
 from typing import Any, Final
 
 import msgspec
@@ -41,8 +42,8 @@ class Opening(msgspec.Struct, gc=False):
     is_read: bool = True  # False: now that the session is known, nobody has asked for these messages again
 
 
-class Beginning(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """The first bytes of a body."""
+class Beginning(msgspec.Struct, eq=False, gc=False):
+    """The first bytes of a body. They become more with each request that continues the conversation."""
 
     dialect: str
     first: int  # number of the first messages, which stay as long as they are read
@@ -52,8 +53,7 @@ class Beginning(msgspec.Struct, frozen=True, eq=False, gc=False):
     number: int  # of these
     separator: int
     digest: bytes
-    probe: bytes
-    opening: Opening  # the same object as long as the conversation goes on
+    opening: Opening
 
 
 class ShortBody(msgspec.Struct, gc=False):
@@ -68,16 +68,18 @@ class ShortBody(msgspec.Struct, gc=False):
 class KnownHistory:
     """The last conversations of one caller."""
 
-    __slots__ = ("_beginnings", "_first", "_last")
+    __slots__ = ("_beginnings", "_first", "_last", "_probes")
 
     def __init__(self) -> None:
-        self._beginnings: list[Beginning] = []  # the newest last
+        self._beginnings: list[Beginning] = []  # the newest first
+        self._probes: list[tuple[bytes, int]] = []  # the last bytes of each, and where they are
         self._first, self._last = _FIRST, _LAST
 
     def shorten(self, body: bytes, dialect: str) -> ShortBody | None:
         """Return a body without what is known of it; None if nothing is."""
-        for one in reversed(self._beginnings):
-            if body.startswith(one.probe, one.end - _PROBE) and one.dialect == dialect:
+        # Without a loop in Python: most of a caller's other conversations are skipped here with each request.
+        for one in compress(self._beginnings, starmap(body.startswith, self._probes)):
+            if one.dialect == dialect:
                 view, end = memoryview(body), one.end
                 state = xxhash.xxh3_128(view[:end])
                 if state.digest() == one.digest:
@@ -97,25 +99,30 @@ class KnownHistory:
         if type(newer[0]) is not Raw:
             if short.body.find(_MESSAGES, known.start) >= 0:  # of two lists, the second counts
                 return False
-        elif not body.startswith(bytes(newer[0]), known.end + known.separator):
+        elif not body.startswith(newer[0], known.end + known.separator):
             return False
         items[first:first] = [EARLIER] * (known.first - first + known.number)
-        found = _continued(body, newer, self._last, short)
-        if found is not None:
-            self._beginnings.remove(known)
-            self._beginnings.append(found)
+        if _continue(body, newer, self._last, short):
+            beginnings, probes = self._beginnings, self._probes
+            at = beginnings.index(known)
+            if at:
+                beginnings.insert(0, beginnings.pop(at))
+                probes.insert(0, probes.pop(at))
+            probes[0] = _probe(body, known.end)
         return True
 
     def learn(self, body: bytes, items: list[Any], dialect: str) -> None:
         """Take the messages of a body that was decoded as a whole."""
         found = _beginning(body, items, self._first, self._last, dialect) if self._last <= _MOST else None
         if found is not None:
-            self._beginnings.append(found)
-            del self._beginnings[:-CONVERSATIONS]
+            self._beginnings.insert(0, found)
+            self._probes.insert(0, _probe(body, found.end))
+            del self._beginnings[CONVERSATIONS:], self._probes[CONVERSATIONS:]
 
     def widen(self) -> None:
         """Keep more messages from now on, because one was asked for that had been cut out."""
         self._beginnings.clear()
+        self._probes.clear()
         self._first, self._last = 2 * self._first, 2 * self._last
 
 
@@ -134,30 +141,35 @@ def _beginning(body: bytes, items: list[Any], first: int, last: int, dialect: st
             first_end = start + sum(map(len, items[:first])) + (first - 1) * separator
             end = stop - sum(map(len, items[-last:])) - last * separator
             digest = xxhash.xxh3_128_digest(memoryview(body)[:end])
-            probe = body[end - _PROBE : end]
-            return Beginning(dialect, first, start, first_end, end, number, separator, digest, probe, Opening())
+            return Beginning(dialect, first, start, first_end, end, number, separator, digest, Opening())
     return None
 
 
-def _continued(body: bytes, newer: list[Any], last: int, short: ShortBody) -> Beginning | None:
-    """Return the same for a body that was shortened; `newer` are the messages after those that were cut out."""
+def _probe(body: bytes, end: int) -> tuple[bytes, int]:
+    return body[end - _PROBE : end], end - _PROBE
+
+
+def _continue(body: bytes, newer: list[Any], last: int, short: ShortBody) -> bool:
+    """Do the same for a body that was shortened; `newer` are the messages after those that were cut out. Returns False
+    if the beginning remains what it was.
+    """
     known, state = short.beginning, short.state
-    if len(newer) <= last or type(newer[0]) is not Raw or type(newer[-1]) is not Raw:
-        return None
-    stop = known.end + sum(map(len, newer)) + len(newer) * known.separator
-    if not _ends(body, stop, newer):
-        return None
-    end = stop - sum(map(len, newer[-last:])) - last * known.separator
+    more = len(newer) - last
+    if more <= 0 or type(newer[0]) is not Raw or type(newer[-1]) is not Raw:
+        return False
+    end = known.end + sum(map(len, newer[:more])) + more * known.separator
+    if not _ends(body, end + sum(map(len, newer[more:])) + last * known.separator, newer):
+        return False
     state.update(memoryview(body)[known.end : end])
-    return msgspec.structs.replace(
-        known, end=end, number=known.number + len(newer) - last, digest=state.digest(), probe=body[end - _PROBE : end]
-    )
+    known.end, known.digest = end, state.digest()
+    known.number += more
+    return True
 
 
 def _ends(body: bytes, stop: int, items: list[Any]) -> bool:
     """Tell whether the last message ends at a position, and the list of messages with it."""
     newest = items[-1]
-    return body[stop : stop + 1] == _CLOSING and body.startswith(bytes(newest), stop - len(newest))
+    return body.startswith(_CLOSING, stop) and body.startswith(newest, stop - len(newest))
 
 
 class KnownHistories:
