@@ -285,7 +285,7 @@ class TailFingerprint:
             if not calls:
                 content += (role, text, "0")
                 continue
-            content += (role, text, str(len(calls)))
+            content += (role, text, "1" if len(calls) == 1 else str(len(calls)))
             for name, arguments in calls:
                 left -= len(arguments)
                 content += (name, folded(arguments) if left >= 0 else arguments)

@@ -86,7 +86,7 @@ class BodyFields(msgspec.Struct, gc=False):
     answers: int = 1  # how many the request asks for
     newest_calls: tuple[int, Message] | None = None  # the last answer with calls and its position, if it is kept
     # An answer, the id of its only call, and its result with its id, if these are the last messages, and kept.
-    newest_turn: tuple[Message, object, str, object] | None = None
+    newest_turn: tuple[Message, object, Message, object] | None = None
 
     def calls_at(self, at: int) -> Message | None:
         """Return the answer at a position if it is the last one with calls, and kept."""

@@ -41,6 +41,7 @@ from breakloop.dialects.base import (
     item_at,
 )
 from breakloop.dialects.body_changes import JsonBody, request_usage
+from breakloop.dialects.chat_turns import ASSISTANT, RARE_FIELDS, RESULTS, add_turns
 from breakloop.dialects.content import (
     ARGUMENTS_MAX,
     ITEMS_MAX,
@@ -63,16 +64,10 @@ from breakloop.model.call import Answer, Call, Message, Step, ToolCall, Usage
 from breakloop.model.verdict import Verdict
 
 NAME: Final = "openai_chat"
-_ASSISTANT: Final = "assistant"
 # Roles of other frameworks, which their clients should translate and some do not.
-_ANSWERS: Final = frozenset((_ASSISTANT, "ai", "model"))
+_ANSWERS: Final = frozenset((ASSISTANT, "ai", "model"))
 _CALLS: Final = frozenset(("tool-call", "tool_call", "function_call"))  # what the answer before it calls
-_RESULTS: Final = frozenset((
-    "tool", "function", "tool-response", "tool_response", "tool-result", "tool_result", "function_response",
-    "observation", "ipython",
-))  # fmt: skip
 _new: Final = tuple.__new__  # creates a named tuple in half the time of calling its class
-_RARE_FIELDS: Final = frozenset(("refusal", "tool_calls", "function_call"))
 # Mistral, Codestral, Devstral, Mixtral and others: their API rejects a message of the user after one of a tool.
 _NO_USER_AFTER_TOOL: Final = "tral"
 _ERROR_TYPES: Final = {
@@ -172,7 +167,7 @@ class OpenAIChat(OpenAI):
         calls that all return "ok" would look like a loop.
         """
         found: list[Message] = []
-        at = _add_turns(found, parts, tail)
+        at = add_turns(found, parts, tail)
         if len(found) < tail:
             self._add_messages(found, parts, at, tail)
         found.reverse()
@@ -185,7 +180,7 @@ class OpenAIChat(OpenAI):
         for at in range(end - 1, -1, -1):
             item = items[at]
             message = _flatten(item if type(item) is dict else item_at(items, at))
-            if message[0] in _RESULTS:
+            if message[0] in RESULTS:
                 if not results:
                     results = [message]
                     continue
@@ -198,7 +193,7 @@ class OpenAIChat(OpenAI):
                     results = []
                     break
                 results = []
-            if message[2] and parts.newest_calls is None and message[0] == _ASSISTANT:
+            if message[2] and parts.newest_calls is None and message[0] == ASSISTANT:
                 parts.newest_calls = at, message  # the step needs the spelling of the arguments again
             found.append(message)
             if len(found) >= tail:
@@ -212,7 +207,7 @@ class OpenAIChat(OpenAI):
         newest = parts.newest_turn
         if newest is None:
             return super().read_step(parsed)
-        (_, said, calls), call_id, found, result_id = newest
+        (_, said, calls), call_id, (_, found, _), result_id = newest
         name, given = calls[0]
         if len(name) > NAME_MAX or len(given) > TEXT_MAX:
             return super().read_step(parsed)
@@ -236,14 +231,14 @@ class OpenAIChat(OpenAI):
                 found.users.append(("", item))
                 continue
             role = item.get("role")
-            if role == _ASSISTANT:
+            if role == ASSISTANT:
                 if at == size - 1 and _is_prefill(item, items, found):
                     continue
                 _add_answer(found, item, parts.calls_at(at))
                 break
             if type(role) is not str:
                 found.users.append((text(role), item.get("content")))
-            elif role in _RESULTS:
+            elif role in RESULTS:
                 found.results.append(result(item.get("content"), item.get("tool_call_id")))
             elif role in _ANSWERS:
                 _add_answer(found, item, None)
@@ -272,9 +267,9 @@ class OpenAIChat(OpenAI):
         _, last = json.items_at(messages)
         message = json.fields_at(last)
         role = json.value(message, "role")
-        if role == _ASSISTANT or not isinstance(role, str):  # calls that wait for results, or a prefill
+        if role == ASSISTANT or not isinstance(role, str):  # calls that wait for results, or a prefill
             return None
-        strict = role in _RESULTS and _NO_USER_AFTER_TOOL in str(json.value(json.fields, "model")).lower()
+        strict = role in RESULTS and _NO_USER_AFTER_TOOL in str(json.value(json.fields, "model")).lower()
         if role == "user" or strict:
             return json.with_content(message["content"], {"type": "text", "text": note}, note)
         return json.with_item(messages, {"role": "user", "content": note})
@@ -347,49 +342,6 @@ def _decode_whole_body(body: bytes) -> ChatBody:
     return fields if are_objects(fields.messages) else _decode_body(body)
 
 
-def _add_turns(found: list[Message], parts: BodyFields, tail: int) -> int:
-    """Add the last messages, as far as they are answers with one call, and its result, as most are. They are what
-    `_flatten` returns, in half the time. Returns the position before them.
-    """
-    items = parts.items
-    at = len(items)
-    while at > 1 and tail > 1:
-        item = items[at - 1]
-        if type(item) is not dict:
-            item = item_at(items, at - 1)
-        try:
-            role, got = item["role"], item["content"]
-            if role not in _RESULTS or type(got) is not str or not _RARE_FIELDS.isdisjoint(item):
-                break
-        except (KeyError, TypeError):
-            break
-        answer = items[at - 2]
-        if type(answer) is not dict:
-            answer = item_at(items, at - 2)
-        try:
-            if answer["role"] != _ASSISTANT:
-                break
-            (call,) = answer["tool_calls"]
-            function = call["function"]
-            name, given = function["name"], function["arguments"]
-        except (KeyError, TypeError, ValueError):
-            break
-        said = answer.get("content")
-        if said is None:
-            said = ""
-        if type(said) is not str or answer.get("refusal") is not None or answer.get("function_call"):
-            break
-        if type(name) is not str or type(given) is not str or len(given) > KEPT_MAX:
-            break
-        message = _new(Message, (_ASSISTANT, said, (_new(ToolCall, (name, respelled_short(given))),)))
-        if not found:
-            parts.newest_turn = message, call.get("id"), got, item.get("tool_call_id")
-        found += (_new(Message, (role, got, ())), message)
-        at -= 2
-        tail -= 2
-    return at
-
-
 def _flatten(item: Any) -> Message:
     if type(item) is not dict:
         return Message("", text(item))
@@ -400,7 +352,7 @@ def _flatten(item: Any) -> Message:
         said = ""
     elif type(said) is not str:
         said = content(said)
-    if _RARE_FIELDS.isdisjoint(item):
+    if RARE_FIELDS.isdisjoint(item):
         return _new(Message, (role, said, ()))
     refusal, calls, legacy = item.get("refusal"), item.get("tool_calls"), item.get("function_call")
     if refusal:

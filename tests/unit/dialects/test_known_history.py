@@ -233,6 +233,27 @@ def test_what_is_kept_is_bounded() -> None:
     assert len(history._beginnings) == CONVERSATIONS
 
 
+def test_conversations_that_take_turns() -> None:
+    """Each is found among the others, however alike they are. The one that was continued last is forgotten last."""
+    history, count = KnownHistory(), 8
+    talks = [[{"role": "user", "content": f"Find harbour {number}."}] for number in range(count)]
+    for number in range(20):
+        for messages in talks if number % 3 else talks[::-1]:
+            messages.extend(turn("openai_chat", number, 2000))
+            body = body_of("openai_chat", messages)
+            parsed = read("openai_chat", body, history)
+            assert seen(parsed) == seen(read("openai_chat", body, None))
+            assert is_short(parsed) or number < 5
+    assert len(history._beginnings) == len(history._probes) == count
+    for number in range(CONVERSATIONS - 1):
+        other: list[Message] = [{"role": "user", "content": f"Find lighthouse {number}."}]
+        for at in range(20):
+            other += turn("openai_chat", at)
+        read("openai_chat", body_of("openai_chat", other), history)
+    known = [history.shorten(body_of("openai_chat", one), "openai_chat") is not None for one in talks]
+    assert known == [False] * (count - 1) + [True]
+
+
 def test_two_lists_of_messages() -> None:
     """JSON may have a field twice; the last one counts."""
     history, messages = KnownHistory(), opening("openai_chat")
