@@ -72,11 +72,14 @@ class DecisionProcedure:
         self._first: _FirstCommit | None = None
         self._attempts = 0
         targets = find_windows(call, plan)
+        keys: list[str] = []  # as `unique_keys`, without the call
         self._locators: tuple[WindowTarget, ...] = ()
         self._advisory: Collection[str] = ()
         for target in targets:
             if target.slot.detector.locates:
                 self._locators += (target,)
+            if target.key not in keys:
+                keys.append(target.key)
         self._located: list[bytes] = []
         if shared:
             self._advisory = {target.key for target in targets if target.slot.detector.is_advisory(call)}
@@ -85,8 +88,9 @@ class DecisionProcedure:
             # state, so it is evaluated first, in a separate commit that charges nothing.
             self._first = _FirstCommit([target for target in targets if not target.of_caller])
             targets = [target for target in targets if target.of_caller]
+            keys = unique_keys(targets)
         self._targets: Sequence[WindowTarget] = targets
-        self.keys = unique_keys(targets)
+        self.keys = keys
 
     def locate(self, windows: Sequence[StoredWindow]) -> bool:
         """Find the windows that depend on the content of others. Returns False if `keys` has changed, so that there is

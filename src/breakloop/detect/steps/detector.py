@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -330,7 +331,7 @@ class StepEvaluator:
         if len(shortest) >= _ID_MIN:
             return self._digest(b"ids\0" + joined.encode("utf-8", "surrogatepass"))
         counted = b"" if calls else joined.encode("utf-8", "surrogatepass")
-        parts = (step.messages.to_bytes(4, "little"), prints.said, prints.round, *prints.users, counted)
+        parts = [step.messages.to_bytes(4, "little"), prints.said, prints.round, *prints.users, counted]
         return self._digest(b"\0".join(parts))
 
     def _users(self, prints: StepFingerprints) -> bytes:
@@ -487,18 +488,21 @@ class StepsDetector(StatefulDetector):
         step = call.parsed.step or read.step(call)
         if step is None:
             return None
-        unnamed = read.derived(call)
+        who = call.identity  # `owner` has found the session, usually
+        unnamed = read.derived(call) if who.session is None else who.session_derived
         body = call.body if unnamed else b""
         chat = call.parsed.chat
         if chat and chat.max_tokens == 1 and begins(step) and is_ping(call, chat):
             return None
-        session, interrupted = call.identity.session or "", call.decision.interrupted
-        context = RequestContext(call.tracked, unnamed, session, body, lambda: read.model_and_system(call), interrupted)
+        system, interrupted = partial(read.model_and_system, call), call.decision.interrupted
+        context = RequestContext(call.tracked, unnamed, who.session or "", body, system, interrupted)
         return self._evaluator.evaluate(window, step, now, context)
 
     def awaits_answer(self, call: Call, evaluation: Evaluation) -> bool:
         """An unnamed conversation repeats the answer in its next request, so few of its answers matter."""
-        return not self._read.derived(call) or awaits_answer(evaluation.window)
+        who = call.identity
+        unnamed = self._read.derived(call) if who.session is None else who.session_derived
+        return not unnamed or awaits_answer(evaluation.window)
 
     def answered(self, window: bytes, answer: Answer) -> bytes:
         return self._evaluator.answered(window, answer)

@@ -19,6 +19,7 @@ from xxhash import xxh32_intdigest
 from breakloop.detect.steps.findings import Finding, Novelty, StepState
 from breakloop.detect.steps.fingerprints import (
     ACK,
+    BLANKS,
     EMPTY,
     NONE,
     UNSEEN,
@@ -58,7 +59,6 @@ _FRAME_ROWS: Final = [
 ]
 _FRAME_BITS: Final = 0xFFFF
 _OFTEN: Final = 3  # of the last results
-_WHITE: Final = b" \t\r\x0b\x0c"
 _LOWER: Final = bytes(range(128)).lower() + bytes(range(128, 256))
 # Where a long line is split, and what stands there then.
 _ENDS: Final = tuple([(end[0], end + b" ", end + b"\n") for end in (b".", b",", b";", b"}", b"]", b")")])
@@ -66,29 +66,30 @@ _BACKSLASH: Final = ord("\\")
 _BREAK: Final = ord("\n")
 
 
-def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionWindow | None = None) -> float | None:
+def share(
+    known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionWindow | None = None, stripped: bytes = b""
+) -> float | None:
     """Return the share of lines that are not known, and add them; None if there are no lines. With a window, lines of
-    its frame weigh nothing, and lines are added to the frame."""
+    its frame weigh nothing, and lines are added to the frame. `stripped` is as in `plain`, if there is one text."""
     if len(texts) == 1:
         (text,) = texts
         has_long = len(text) > _LONG  # in a text that is no longer than a long line there is none to split
         if has_long and _BREAK not in text:  # one long line, as JSON often is
-            has_long = False
+            has_long, stripped = False, b""
             texts = (pieces(text),)
-        lines = plain(texts[0])
-        if len(lines) > _MOST:
-            lines = bounded(lines)
+        lines = plain(texts[0], stripped)
+        lines = lines if len(lines) <= _MOST else bounded(lines)
     else:
         has_long, lines = True, _all(texts)
     if not lines:
         return None
-    once = lines if len({*lines}) == len(lines) else [*dict.fromkeys(lines)]  # twice in a text is not known
-    if has_long and max(map(len, once)) > _LONG // 2:
+    if has_long and max(map(len, lines)) > _LONG // 2:
         texts = [*map(pieces, texts)]
         lines = _all(texts)
-        once = [*dict.fromkeys(lines)]
-    compared = lines if known.count + len(lines) >= CAPACITY else once  # the filter may age in between
-    digests = [*map(xxh32_intdigest, compared, repeat(seed))]
+    once = compared = lines
+    digests = [*map(xxh32_intdigest, lines, repeat(seed))]
+    if len({*digests}) < len(digests):  # usually a line that is there twice, which is not known for that
+        once, compared, digests = _each_once(lines, digests, may_age=known.count + len(lines) >= CAPACITY)
     indexes = known.sift(digests)
     packed = b""
     if window is not None:
@@ -110,6 +111,14 @@ def share(known: AgedFilter, texts: Sequence[bytes], seed: int, window: SessionW
         beside_all = fresh / _weight(lines)
         return beside_all if beside_all >= _UNCLEAR[1] else about
     return _weighed(texts, lines, new, frame) if _UNCLEAR[0] < about < _UNCLEAR[1] else about
+
+
+def _each_once(lines: list[bytes], digests: list[int], *, may_age: bool) -> tuple[list[bytes], list[bytes], list[int]]:
+    """Return the different lines, and those to compare with their digests. If the filter may age in between, all lines
+    are compared."""
+    by_line = dict(zip(lines, digests, strict=True))
+    once = [*by_line]
+    return (once, lines, digests) if may_age else (once, once, [*by_line.values()])
 
 
 def frame_of(packed: bytes, lines: Sequence[bytes], digests: Sequence[int]) -> set[bytes]:
@@ -152,9 +161,13 @@ def _weighed(texts: Sequence[bytes], lines: list[bytes], new: Sequence[bytes], f
     return sum([first[line] for line in new]) / sum([first[line] for line in first if line not in frame])
 
 
-def plain(text: bytes) -> list[bytes]:
-    """Return a text's lines in lower case and without white space."""
-    low = text.translate(_LOWER, _WHITE) if text.isascii() else lowered(text).translate(None, _WHITE)
+def plain(text: bytes, stripped: bytes = b"") -> list[bytes]:
+    """Return a text's lines in lower case and without white space. `stripped` is the text without blanks, if there is
+    one already: it is put in lower case in half the time."""
+    if text.isascii():
+        low = stripped.lower() or text.translate(_LOWER, BLANKS)
+    else:
+        low = lowered(text).translate(None, BLANKS)  # in other scripts, lower case depends on where a word ends
     lines = low.split(b"\n")
     return lines if all(lines) else list(filter(None, lines))  # most texts have no empty ones
 
@@ -331,7 +344,7 @@ def _new_lines(
     if prints.said != NONE:
         known.add(*marks(prints.said))
     texts: list[bytes] = []
-    new_medium = False
+    new_medium, stripped = False, b""
     knows = known.knows
     for one in prints.incoming:
         if not (one.plain or one.media):
@@ -340,10 +353,14 @@ def _new_lines(
         if knows(first ^ _ANSWER_MARK) and knows(second ^ _ANSWER_MARK):
             continue  # as `is_answer` tells
         if known.add_new(first):
-            texts.append(shape(one.text) if by_form else one.text)
+            if by_form:
+                texts.append(shape(one.text))
+            else:
+                texts.append(one.text)
+                stripped = one.lines
             for medium in one.media:
                 new_medium = known.add_new(medium) or new_medium
-    found = share(window.lines, texts, seed, framed) if texts else None
+    found = share(window.lines, texts, seed, framed, stripped) if texts else None
     return 1.0 if new_medium else found
 
 

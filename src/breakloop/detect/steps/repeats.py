@@ -258,7 +258,7 @@ _NO_TOOL: Final = bytes(4)
 
 def near(state: StepState) -> Sequence[Finding]:
     """The same call except for its numbers, several times in a row, and nothing new from it."""
-    window, pairs, dried, weight = state.window, state.prints.pairs, state.novelty.dried, state.weight
+    window, pairs, dried = state.window, state.prints.pairs, state.novelty.dried
     if len(pairs) != 1:
         window.same_tool_run, window.near_count = 0.0, 0.0
         return ()
@@ -271,13 +271,13 @@ def near(state: StepState) -> Sequence[Finding]:
     if pair.loose_a != window.near_call:
         window.near_count = 0.0
     elif dried:
-        window.near_count = min(window.near_count + weight, COUNT_MAX)
-    else:
+        window.near_count = min(window.near_count + state.weight, COUNT_MAX)
+    elif window.near_count:
         window.near_count /= 2
     window.near_call = pair.loose_a
     if not (dried and window.near_count and window.same_tool_run >= _NEAR_RUN):
         return ()
-    count = window.near_count + weight
+    count = window.near_count + state.weight
     evidence = f"{tool_name(pair.tool.name)} called almost alike {times(count)}"
     return (Finding("near", count, b"near" + pair.loose_a, evidence),)
 

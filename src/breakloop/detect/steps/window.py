@@ -16,6 +16,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import filterfalse
+from operator import length_hint
 from typing import Annotated, Any, Final, Literal
 
 WORD: Final[Literal["L", "Q"]] = "L" if array("L").itemsize == 8 else "Q"  # 64 bits; as "L" they are set faster
@@ -49,7 +50,7 @@ class AgedFilter:
         self.count = count
         self.aged = aged
 
-    def sift(self, digests: Sequence[int]) -> list[int]:
+    def sift(self, digests: list[int]) -> list[int]:
         """Add digests; return the indexes of those that were not known. This is the inner loop of an evaluation."""
         total = len(digests)
         if self.count + total > CAPACITY:
@@ -58,18 +59,19 @@ class AgedFilter:
         aged, start, has_aged = 0, self._at, self.aged
         many = total > _MANY
         words, offset = (self._words[start : start + 2 * HALF].tolist(), 0) if many else (self._words, start)
-        for index, digest in enumerate(digests):
+        left = iter(digests)  # tells how many are left: to count all takes longer, and few indexes are needed
+        for digest in left:
             bits = _BITS[digest & 4095]
             at = offset + (digest >> 26)
             word = words[at]
             added = word | bits
             if added == word:
-                known.append(index)
+                known.append(total - 1 - length_hint(left))
             else:
                 words[at] = added
                 if has_aged and words[at + HALF] & bits == bits:
                     aged += 1
-                    known.append(index)
+                    known.append(total - 1 - length_hint(left))
         if many:
             self._words[start : start + HALF] = array(WORD, words[:HALF])
         self.count += total - len(known) + aged
@@ -77,7 +79,7 @@ class AgedFilter:
             self._age()
         return [*filterfalse(frozenset(known).__contains__, range(total))] if known else [*range(total)]
 
-    def _sift_in_parts(self, digests: Sequence[int]) -> list[int]:
+    def _sift_in_parts(self, digests: list[int]) -> list[int]:
         """Add no more digests at once than the younger half has room for."""
         new: list[int] = []
         start = 0
@@ -285,17 +287,16 @@ class SessionWindow:
         calls, texts, tools, sketches = self.calls, self.texts, self.tools, self.sketches
         effects, evidence = self.effects, self.evidence
         self.levels = self.level << 4 | self.reported_level
-        self.call_rows = call_rows = len(calls) // _CALL_SIZE
-        self.text_rows = text_rows = len(texts) // _TEXT_SIZE
-        self.tool_rows = tool_rows = len(tools) // _TOOL_SIZE
-        self.sketch_rows = sketch_rows = len(sketches) // _SKETCH_SIZE
-        self.effect_rows = effect_rows = len(effects) // _EFFECT_SIZE
+        self.call_rows, calls_rest = _CALLS_REST[len(calls)]
+        self.text_rows, texts_rest = _TEXTS_REST[len(texts)]
+        self.tool_rows, tools_rest = _TOOLS_REST[len(tools)]
+        self.sketch_rows, sketches_rest = _SKETCHES_REST[len(sketches)]
+        self.effect_rows, effects_rest = _EFFECTS_REST[len(effects)]
         self.evidence_size = len(evidence)
         self.line_count, self.mark_count, self.word_count = self.lines.count, self.marks.count, self.words.count
         return b"".join((
             _pack_head(self), self.ring, self.cycle_counts, self.tails, self.ends,
-            calls, _CALLS_REST[call_rows], texts, _TEXTS_REST[text_rows], tools, _TOOLS_REST[tool_rows],
-            sketches, _SKETCHES_REST[sketch_rows], effects, _EFFECTS_REST[effect_rows],
+            calls, calls_rest, texts, texts_rest, tools, tools_rest, sketches, sketches_rest, effects, effects_rest,
             self.filters, evidence, self.recent_answers,
         ))  # fmt: skip
 
@@ -384,12 +385,15 @@ _SIZES: Final = (
 ) = (sum(_SIZES[:at]) for at in range(1, 12))  # fmt: skip
 _MARKS_AT: Final = _FILTERS_AT + BYTES
 _NEW: Final = bytes((VERSION,)) + bytes(_END - 1)
-# What follows the rows of a list, by their number: the space of those that are missing.
-_CALLS_REST: Final = [bytes(_CALLS_SIZE - rows * _CALL_SIZE) for rows in range(CALLS + 1)]
-_TEXTS_REST: Final = [bytes(_TEXTS_SIZE - rows * _TEXT_SIZE) for rows in range(TEXTS + 1)]
-_TOOLS_REST: Final = [bytes(_TOOLS_SIZE - rows * _TOOL_SIZE) for rows in range(TOOLS + 1)]
-_SKETCHES_REST: Final = [bytes(_SKETCHES_SIZE - rows * _SKETCH_SIZE) for rows in range(SKETCHES + 1)]
-_EFFECTS_REST: Final = [bytes(_EFFECTS_SIZE - rows * _EFFECT_SIZE) for rows in range(EFFECTS + 1)]
+
+
+def _rests(most: int, size: int) -> dict[int, tuple[int, bytes]]:
+    """Return, by the length of a list in bytes, its number of rows and the space of those that are missing."""
+    return {rows * size: (rows, bytes((most - rows) * size)) for rows in range(most + 1)}
+
+
+_CALLS_REST, _TEXTS_REST, _TOOLS_REST = _rests(CALLS, CALL.size), _rests(TEXTS, TEXT.size), _rests(TOOLS, TOOL.size)
+_SKETCHES_REST, _EFFECTS_REST = _rests(SKETCHES, SKETCH_ROW.size), _rests(EFFECTS, EFFECT.size)
 # Where lists end, by their number of rows. No number leads beyond the space of a list.
 _CALLS_ENDS: Final = [min(_CALLS_AT + rows * CALL.size, _TEXTS_AT) for rows in range(256)]
 _TEXTS_ENDS: Final = [min(_TEXTS_AT + rows * TEXT.size, _TOOLS_AT) for rows in range(256)]

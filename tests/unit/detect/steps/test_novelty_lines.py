@@ -5,8 +5,13 @@ from __future__ import annotations
 from array import array
 
 import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
+from breakloop.detect.fingerprint import Fingerprinter
 from breakloop.detect.steps import novelty
+from breakloop.detect.steps.fingerprints import StepFingerprinter, compact
 from breakloop.detect.steps.window import BYTES, CAPACITY, WORD, AgedFilter, load
 
 
@@ -231,3 +236,32 @@ def test_repeated_lines_in_a_frame() -> None:
     head = "-----\n-----\n-----\n-----\nthe log of this run, with all that was written:\n"
     rows = ["\n".join(f"{name} {at}" for at in range(8)) for name in ("apple", "banana", "cherry", "damson")]
     assert framed(*[head + one for one in rows], f"{head}apple 3\nnew line") == pytest.approx(8 / 15)
+
+
+_TEXTS = st.lists(st.sampled_from(("A", "bc", " ", "\t", "\n", "\r\n", "Ü", "ΟΔΟΣ", "\x0b", "[7]", "{", "x" * 99))).map(
+    "".join
+)
+
+
+@given(_TEXTS)
+def test_lines_are_the_same_from_a_stripped_text(text: str) -> None:
+    """What an incoming text keeps without its blanks has the same lines as the text itself (LD-4)."""
+    fingerprinter = StepFingerprinter(Fingerprinter(b"k" * 16).short)
+    for one in (fingerprinter.incoming(text), fingerprinter.result(text)):
+        assert one.plain == compact(one.text)
+        assert novelty.plain(one.text, one.lines) == novelty.plain(one.text)
+
+
+@given(
+    st.lists(st.sampled_from(("one line", "another", "a third", "", "ONE LINE", "the fourth")), max_size=9),
+    st.sampled_from((0, CAPACITY - 4)),
+)
+def test_lines_that_are_there_twice_are_added_once(lines: list[str], count: int) -> None:
+    """Unless the filter may age in between, when all of them are added one after the other (LD-4)."""
+    known, expected = (AgedFilter(array(WORD, bytes(BYTES)), 0, count) for _ in range(2))
+    text = "\n".join(lines).encode()
+    plain = novelty.plain(text)
+    added = plain if count + len(plain) >= CAPACITY else dict.fromkeys(plain)
+    expected.sift([xxhash.xxh32_intdigest(line, 7) for line in added])
+    assert (novelty.share(known, [text], 7) is None) == (not plain)
+    assert (known._words, known.count) == (expected._words, expected.count)
