@@ -99,6 +99,7 @@ _API_KEY: Final = "key"
 _UNRESERVED: Final = f"{ascii_letters}{digits}_.~-".encode()
 # What is left of a query of so many fields without these, if each has a name and a value. It is in canonical form then.
 _PLAIN: Final = {b"=" + b"&=" * more: more + 1 for more in range(16)}
+_LAST_VALUE: Final = "0breakloop0"  # stands for a value of letters and digits
 _SPELLED_ONE_WAY: Final = re.compile(r"[A-Za-z0-9_.~-]*+=?[A-Za-z0-9_.~-]*+").fullmatch
 
 
@@ -117,8 +118,32 @@ def fields(call: Call) -> dict[str, list[str]]:
 
 
 def query_for_fingerprint(call: Call) -> str:
-    """Return the query for fingerprints: sorted by key, the values of one key in order, without the API key."""
+    """Return the query for fingerprints: sorted by key, the values of one key in order, without the API key.
+
+    Most clients repeat a query but for its last value, such as a page. What stands around that value is cached.
+    """
     query = call.query
+    before, _, value = query.rpartition("=")
+    if before and value.isalnum() and value.isascii():
+        around = _around_last_value(before)
+        if around is not None:
+            return f"{around[0]}{value}{around[1]}"
+    return _sorted_query(query)
+
+
+def _around(before: str) -> tuple[str, str] | None:
+    """Return what stands before and after the last value in the sorted query, for a query that begins like this; None
+    if the value does not appear there as it is.
+    """
+    head, found, tail = _sorted_query(f"{before}={_LAST_VALUE}").partition(_LAST_VALUE)
+    without = _sorted_query(f"{before}=")  # differs if the text that was found stands in another field, too
+    return (head, tail) if found and head + tail == without else None
+
+
+_around_last_value: Final = MemoDict(_around).__getitem__
+
+
+def _sorted_query(query: str) -> str:
     if not query:
         return ""
     count = _PLAIN.get(query.encode("utf-8", "replace").translate(None, _UNRESERVED))

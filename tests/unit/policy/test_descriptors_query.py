@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.model.call import Call
-from breakloop.policy.descriptors import fields, query_for_fingerprint
+from breakloop.policy.descriptors import _sorted_query, fields, query_for_fingerprint
 
 
 def call(query: str) -> Call:
@@ -63,6 +63,16 @@ def test_one_spelling_for_equal_queries(pairs: list[tuple[str, str]]) -> None:
     for name, value in pairs:
         expected.setdefault(name, []).append(value)
     assert fields(call(everything)) == expected
+
+
+PIECES = st.sampled_from(["a", "b", "key", "%6bey", "%", "4", "1", "=", "&", "+", "~", "\ud83d", "ü", "0breakloop0"])
+
+
+@given(st.lists(PIECES, max_size=12).map("".join), st.lists(PIECES, max_size=3).map("".join))
+def test_a_query_that_differs_in_its_last_value_is_sorted_as_any_other(before: str, last: str) -> None:
+    """What stands around the last value is kept (LD-1)."""
+    for query in (f"{before}={last}", f"{before}=1", f"{before}=A9", before, f"{before}={last}"):
+        assert query_for_fingerprint(call(query)) == _sorted_query(query)
 
 
 def _escape_all(text: str) -> str:
