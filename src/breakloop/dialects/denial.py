@@ -59,6 +59,8 @@ class VerdictHeaders:
         self._tokens_left = f"{prefix}Tree-Tokens-Left: "
         # The constant part of the RateLimit fields of each limit, by (name, quota, window).
         self._heads: dict[tuple[str, int, int], tuple[str, str]] = {}
+        # The last state of a limit, and its lines: limiters return the same object as long as nothing changes.
+        self._last: tuple[LimitState | None, str] = (None, "")
 
     def allowed(self, verdict: Verdict, request_id: str, result_id: str = "") -> bytes:
         """Return the header lines for the answer to an allowed request. `result_id` tells a gateway under which id to
@@ -68,15 +70,14 @@ class VerdictHeaders:
         if limit is None and not (verdict.warning or verdict.note or result_id or verdict.tree):  # as most in the proxy
             return f"{self._request_id}{request_id}\r\n".encode("latin-1")
         result = f"{self._result_id}{result_id}\r\n" if result_id else ""
-        known = None if limit is None else self._heads.get((limit.name, limit.quota, limit.window_s))
-        if limit is None or known is None:
-            head = f"{self._request_id}{request_id}\r\n{result}{'' if limit is None else self._limit(limit)}"
-        else:  # as in `_limit`, without the call
-            left, reset = limit.remaining, limit.reset_s
-            head = (
-                f"{self._request_id}{request_id}\r\n{result}{known[0]}{left};t={reset}\r\n{known[1]}{left}\r\n"
-                f"RateLimit-Reset: {reset}\r\n"
-            )
+        if limit is not None and limit is self._last[0]:
+            told = self._last[1]
+        elif limit is not None:
+            told = self._limit(limit)
+            self._last = (limit, told)
+        else:
+            told = ""
+        head = f"{self._request_id}{request_id}\r\n{result}{told}"
         if verdict.warning:
             head += self._warned(verdict)
         if verdict.note:

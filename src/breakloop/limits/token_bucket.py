@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from breakloop.limits.base import COST, Estimate, read_cost
 from breakloop.model.call import Call
@@ -22,7 +23,7 @@ _DUST_S = 1e-6  # tolerance for rounding errors in divisions that yield whole se
 class TokenBucket:
     """One token bucket rule. The key identifies the bucket."""
 
-    __slots__ = ("_cost", "_cost_of", "_default_cost", "_quota", "_window_s", "spec")
+    __slots__ = ("_cost", "_cost_of", "_default_cost", "_last", "_quota", "_window_s", "spec")
 
     reason = REASON
     family = "tb"
@@ -46,6 +47,7 @@ class TokenBucket:
         self._cost_of = cost_of  # None: the cost is fixed
         self._window_s = max(1, math.ceil(burst / rate - _DUST_S))
         self._quota = int(burst)
+        self._last: tuple[float, str, LimitState] | None = None
 
     def plan(self, call: Call, key: str, rule: RuleRef, group: int) -> TakeTokens:
         cost = self._cost if self._cost_of is None else read_cost(self._cost_of(call), self._default_cost)
@@ -68,12 +70,21 @@ class TokenBucket:
         return self.reason
 
     def describe_limit(self, name: str, op: TakeTokens, left: float, _now: float = 0.0) -> LimitState:
-        """Return the state of the bucket for the `RateLimit` fields. `reset_s` is the time until it is full."""
+        """Return the state of the bucket for the `RateLimit` fields. `reset_s` is the time until it is full.
+
+        Most buckets are full before each request, so the last state is kept.
+        """
+        last = self._last
+        if last is not None and last[0] == left and last[1] == name:
+            return last[2]
         spec = op.spec
         tokens = left if left >= 0.0 else op.cost + left
         left_whole = int(tokens) if tokens > 0.0 else 0  # a correction can make the bucket negative
         full_s = math.ceil((spec.burst - tokens) / spec.rate - _DUST_S)
-        return LimitState(name, self._quota, self._window_s, left_whole, full_s)
+        state = LimitState(name, self._quota, self._window_s, left_whole, full_s)
+        if left >= 0.0:  # that of a denial depends on the cost
+            self._last = (left, name, state)
+        return state
 
     def retry_after_s(self, op: TakeTokens, left: float) -> int | None:
         """Return the seconds until the bucket holds the cost, or None if the cost exceeds its capacity."""
@@ -96,12 +107,13 @@ class TokenBucket:
 
     def fill_retry(self, op: TakeTokens, left: float, verdict: Verdict) -> None:
         """Set the retry time and the state of the limit, but not the reason."""
-        limit = verdict.limit = self.describe_limit(op.rule.policy, op, left)
+        limit = self.describe_limit(op.rule.policy, op, left)
         wait_s = verdict.retry_after_s = self.retry_after_s(op, left)
         verdict.retry_jitter = True
         verdict.never = wait_s is None
-        if wait_s is not None:
-            limit.reset_s = wait_s  # for a denied request: when it would be allowed, not when the bucket is full
+        if wait_s is not None:  # for a denied request: when it would be allowed, not when the bucket is full
+            limit = replace(limit, reset_s=wait_s)
+        verdict.limit = limit
 
     def adjust(self, _op: TakeTokens, _used: ActualUse) -> None:
         """Return None: the cost was known before the call."""

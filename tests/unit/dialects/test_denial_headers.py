@@ -172,3 +172,14 @@ def test_what_is_left_to_a_tree_of_agents() -> None:
     refused = Verdict(allowed=False, reason="tree_budget_exceeded", status=429)
     refused.tree = TreeBudgetState(None, 0)
     assert denied(refused)[3:] == ["X-Breakloop-Tree-Tokens-Left: 0", ""]
+
+
+def test_each_state_of_a_limit_has_its_own_lines() -> None:
+    """Also where the same object comes again, another one in between, or none (A-2)."""
+    write = VerdictHeaders("X-Breakloop-", b"secret")
+    states = [LimitState("p", 10, 1, 9, 1), LimitState("p", 10, 1, 8, 2), LimitState("q", 10, 1, 9, 1)]
+    for state in (states[0], states[0], states[1], None, states[1], states[2], states[0]):
+        head = write.allowed(Verdict(limit=state), "1")
+        expected = b"" if state is None else f'RateLimit: "{state.name}";r={state.remaining};t={state.reset_s}'.encode()
+        assert head.count(b"RateLimit: ") == (state is not None)
+        assert expected in head

@@ -169,3 +169,14 @@ def test_what_explain_shows() -> None:
         "reserves 4, 0 of 10 left",
         "reserves 4, only 3 of 10 available",
     ]
+
+
+def test_a_denial_changes_nothing_that_is_shown_later() -> None:
+    """The state of a full bucket is kept and shown again; that of a denial has the time until the retry (A-5)."""
+    here = limited(0.1, 1)
+    first = here.decide(call()).limit
+    assert first == LimitState("p", 1, 10, 0, 10)
+    here.clock.advance(4)
+    assert here.decide(call()).limit == LimitState("p", 1, 10, 0, 6)
+    here.clock.advance(6)
+    assert here.decide(call()).limit == LimitState("p", 1, 10, 0, 10) == first
