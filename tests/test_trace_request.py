@@ -8,8 +8,8 @@ import pytest
 
 from scripts.trace_request import main, trace
 
-STREAMED_FILES = 56
-WHOLE_FILES = 54
+STREAMED_FILES = 57
+WHOLE_FILES = 55
 
 
 @pytest.mark.parametrize(("stream", "most"), [(True, STREAMED_FILES), (False, WHOLE_FILES)])
