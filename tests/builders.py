@@ -32,7 +32,7 @@ from breakloop.policy.load import load_text
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
     AdjustCharge,
-    BucketRow,
+    BucketRows,
     CommitResult,
     Op,
     Settle,
@@ -282,7 +282,7 @@ class SpyStore(MemoryStore):
         self.commits: list[list[Op]] = []
 
     def commit(
-        self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = (), rows: Sequence[BucketRow] = ()
+        self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = (), rows: BucketRows | None = None
     ) -> CommitResult:
         """Remember and carry out."""
         self.commits.append(list(ops))
@@ -297,7 +297,7 @@ class FailingStore:
     """A store that is not there."""
 
     def commit(
-        self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = (), rows: Sequence[BucketRow] = ()
+        self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = (), rows: BucketRows | None = None
     ) -> CommitResult:
         """Fail."""
         raise StateError("the store is gone")

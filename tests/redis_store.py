@@ -23,7 +23,7 @@ from breakloop.store.limit_ops import BudgetSpec
 from breakloop.store.memory import MemoryStore
 from breakloop.store.ops import (
     AdjustCharge,
-    BucketRow,
+    BucketRows,
     CommitResult,
     FingerprintSpec,
     Op,
@@ -121,7 +121,7 @@ class SyncRedisStore:
         ops: Sequence[Op],
         now: float,
         windows: Sequence[WindowWrite] = (),
-        rows: Sequence[BucketRow] = (),
+        rows: BucketRows | None = None,
     ) -> CommitResult:
         moved, writes = [self._moved(op) for op in ops], [one._replace(key=self.key(one.key)) for one in windows]
         self._expire(now)

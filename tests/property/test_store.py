@@ -489,10 +489,13 @@ def test_counts_and_buckets_have_the_same_results_with_rows(
 def test_rows_are_of_enforced_buckets_that_can_hold_the_cost() -> None:
     small, large = BucketSpec(1.0, 2.0), BucketSpec(2.0, 8.0)
     first, second = (TakeTokens(spec, f"tb:{spec.burst}", 2.0, NO_LIMITER, NO_RULE) for spec in (small, large))
-    assert bucket_rows([first, second]) == (
-        ("tb:2.0", 1.0, 2.0, 2.0, 0.0, 0.0, 2.0),
-        ("tb:8.0", 2.0, 8.0, 2.0, 6.0, 0.75, 1.0),
-    )
-    assert bucket_rows([first, TakeTokens(large, "tb:s", 2.0, NO_LIMITER, NO_RULE, 1)]) == ()
-    assert bucket_rows([first, TakeTokens(large, "tb:c", 9.0, NO_LIMITER, NO_RULE)]) == ()
-    assert bucket_rows([CountFingerprint(REPEATS["ld:idle"], "ld:idle", NO_OWNER), first]) == ()
+    found = bucket_rows([first, second])
+    assert found is not None
+    assert found.keys == ("tb:2.0", "tb:8.0") == tuple(found.unsaved)
+    assert found.buckets == ((1.0, 2.0, 2.0), (2.0, 8.0, 2.0))
+    assert found.full == (("tb:2.0", 0.0, 2.0), ("tb:8.0", 6.0, 1.0))
+    assert (found.lefts, found.tightest) == ((0.0, 6.0), 0)
+    assert bucket_rows([first, TakeTokens(large, "tb:s", 2.0, NO_LIMITER, NO_RULE, 1)]) is None
+    assert bucket_rows([first, TakeTokens(large, "tb:c", 9.0, NO_LIMITER, NO_RULE)]) is None
+    assert bucket_rows([CountFingerprint(REPEATS["ld:idle"], "ld:idle", NO_OWNER), first]) is None
+    assert bucket_rows([]) is None

@@ -285,7 +285,7 @@ class Engine:
                 ops, done = (local or self.local).commit(call, plan)
             else:  # as `LocalStore.commit` does it, without the call
                 ops, rows, at = plan.ops, plan.rows, plan.rows_at
-                if rows and at == plan.counted and at + len(rows) == len(ops):
+                if rows is not None and at == plan.counted and at + len(rows.keys) == len(ops):
                     done = self.local.store.commit(ops, plan.now, (), rows)
                 else:
                     done = self.local.store.commit(ops, plan.now)

@@ -34,7 +34,7 @@ from breakloop.policy.compiled import (
 from breakloop.policy.descriptors import CallerProfile, Descriptors
 from breakloop.policy.rules import CHARGES_MAX, CachedCharges, CompiledRule
 from breakloop.store.limit_ops import bucket_rows
-from breakloop.store.ops import ENFORCED, BucketRow, CountFingerprint, Op
+from breakloop.store.ops import ENFORCED, BucketRows, CountFingerprint, Op
 
 Missing = Callable[[str, str, str], None]  # policy, rule, descriptor
 
@@ -55,7 +55,7 @@ class Plan(msgspec.Struct, gc=False):
     counted: int = 0  # detectors: each adds one operation at most
     metered: bool = False  # some charges are estimates
     landing: str = ""  # why an operator asks the run to finish; "": nobody does
-    rows: Sequence[BucketRow] = ()  # of the operations of a policy that are token buckets
+    rows: BucketRows | None = None  # of the operations of a policy that are token buckets
     rows_at: int = 0  # the index of the first of these
 
     def add(self, planned: Op | DetectorSlot) -> None:

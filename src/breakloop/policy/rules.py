@@ -23,7 +23,7 @@ from breakloop.model.verdict import Verdict
 from breakloop.pricing.tokens import Estimator
 from breakloop.store.keys import escape, join_values, prefix, run_key, split_values
 from breakloop.store.limit_ops import ChargeBudget
-from breakloop.store.ops import ENFORCED, BucketRow, CommitResult, Deny, LimitOp, Op, RuleRef
+from breakloop.store.ops import ENFORCED, BucketRows, CommitResult, Deny, LimitOp, Op, RuleRef
 
 Getter = Callable[[Call], str | None]
 Match = tuple[tuple[Getter, str], ...]
@@ -166,7 +166,7 @@ class CachedCharges(NamedTuple):
     parts: tuple[tuple[tuple[Op, ...], CompiledRule | None, Sequence[str]], ...]
     begins: float
     ends: float
-    rows: Sequence[BucketRow] = ()  # of all operations, if they are enforced and take from token buckets
+    rows: BucketRows | None = None  # of all operations, if they are enforced and take from token buckets
 
 
 class BreakerRule:

@@ -21,7 +21,7 @@ from breakloop.store.ops import (
     ActualUse,
     AdjustCharge,
     BreakerResult,
-    BucketRow,
+    BucketRows,
     Change,
     LimitOp,
     Op,
@@ -185,18 +185,22 @@ class TakeTokens(_LimiterOp[float]):
         return self.limiter.adjust(self, used)
 
 
-def bucket_rows(ops: Sequence[Op]) -> Sequence[BucketRow]:
-    """Return what the operations take, for `Store.commit`; nothing unless all are enforced and take from buckets that
-    can hold as much.
+def bucket_rows(ops: Sequence[Op]) -> BucketRows | None:
+    """Return what the operations take, for `Store.commit`; None unless all are enforced and take from buckets that can
+    hold as much.
     """
-    rows: list[BucketRow] = []
+    taken: list[TakeTokens] = []
     for op in ops:
         if type(op) is not TakeTokens or op.group != ENFORCED or op.cost > op.spec.burst:
-            return ()
-        rate, burst = op.spec.rate, op.spec.burst
-        left = burst - op.cost
-        rows.append((op.key, rate, burst, op.cost, left, left / burst, (burst - left) / rate))
-    return tuple(rows)
+            return None
+        taken.append(op)
+    if not taken:
+        return None
+    buckets = tuple([(op.spec.rate, op.spec.burst, op.cost) for op in taken])
+    keys, lefts = tuple([op.key for op in taken]), tuple([burst - cost for _, burst, cost in buckets])
+    shares = [left / burst for left, (_, burst, _) in zip(lefts, buckets, strict=True)]
+    full = [(key, left, (b[1] - left) / b[0]) for key, left, b in zip(keys, lefts, buckets, strict=True)]
+    return BucketRows(keys, buckets, tuple(full), lefts, shares.index(min(shares)), dict.fromkeys(keys))
 
 
 # -- budgets -----------------------------------------------------------------------------------------------------------

@@ -279,9 +279,16 @@ Tables = Mapping[str, "ExpiringTable"]  # the state of limiters in memory, by th
 Change = tuple[int, "ExpiringTable", str, "Entry"]  # an entry to write if the request passes: group, table, key, entry
 
 
-# What one `TakeTokens` does: key, rate, burst and cost; and for a full bucket what it leaves, also as a share, and the
-# seconds until the bucket is full again.
-BucketRow = tuple[str, float, float, float, float, float, float]
+@final
+class BucketRows(msgspec.Struct, frozen=True, gc=False):
+    """What some `TakeTokens` do together, and what that leaves of buckets that are all full, as most are."""
+
+    keys: tuple[str, ...]
+    buckets: tuple[tuple[float, float, float], ...]  # rate, burst and cost
+    full: Sequence[tuple[str, float, float]]  # key, tokens left, and the seconds until the bucket is full again
+    lefts: Sequence[float]
+    tightest: int  # the index of the one with the smallest share left
+    unsaved: dict[str, None]  # the keys, as `ExpiringTable.dirty` has them
 
 
 class TableSpec(NamedTuple):
@@ -502,7 +509,7 @@ class Store(Protocol):
     """The synchronous interface, for stores that do no I/O."""
 
     def commit(
-        self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = (), rows: Sequence[BucketRow] = ()
+        self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = (), rows: BucketRows | None = None
     ) -> CommitResult:
         """Execute `ops` and write `windows` atomically; see the module docstring.
 

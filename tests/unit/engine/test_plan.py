@@ -62,12 +62,13 @@ def test_buckets_of_a_known_sender_are_prepared() -> None:
         plan = here.engine.plan(call())
         assert isinstance(plan, Plan)
         charges = plan.ops[1:]
-        assert [row[0] for row in plan.rows] == [op.key for op in charges if isinstance(op, TakeTokens)]
-        assert (len(plan.rows), plan.rows_at, plan.counted) == (2, 1, 1)
+        assert plan.rows is not None
+        assert [*plan.rows.keys] == [op.key for op in charges if isinstance(op, TakeTokens)]
+        assert (len(plan.rows.keys), plan.rows_at, plan.counted) == (2, 1, 1)
     for shadow in (policy("p", bucket(), mode="shadow"), policy("p", bucket(cost_source="query:c"))):
         plan = world(bundle(shadow)).engine.plan(call())
         assert isinstance(plan, Plan)
-        assert (len(plan.ops), plan.rows) == (1, ())
+        assert (len(plan.ops), plan.rows) == (1, None)
 
 
 def test_a_snoozed_loop_does_not_hide_others() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from breakloop.engine.decision_state import state_of
 from breakloop.model.call import Answer, Call
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import BucketRow, CommitResult, Op, StoredWindow, WindowWrite
+from breakloop.store.ops import BucketRows, CommitResult, Op, StoredWindow, WindowWrite
 from tests.builders import Json, World, bundle, call, chat, policy, user, world
 
 STEPS: Json = {"similarity": "steps"}
@@ -118,7 +118,7 @@ class Contended(MemoryStore):
         self.rivals = rivals
 
     def commit(
-        self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = (), rows: Sequence[BucketRow] = ()
+        self, ops: Sequence[Op], now: float, windows: Sequence[WindowWrite] = (), rows: BucketRows | None = None
     ) -> CommitResult:
         if windows and self.rivals:
             self.rivals -= 1
