@@ -74,7 +74,8 @@ class SystemClock:
         self.on_step: list[OnStep] = []
 
     def now(self) -> float:
-        at = self._monotonic()
+        monotonic = self._monotonic  # calling an attribute with slots takes longer
+        at = monotonic()
         if at >= self._check_at:
             self._check(at)
         return at + self._from_wall

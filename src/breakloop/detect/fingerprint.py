@@ -93,10 +93,12 @@ class ExactFingerprint:
         look the same, and healthy agents would be stopped."""
         if call.body_unseen:
             return None
-        sender = (self._identity(call), call.method)
-        target = f"{call.path}{_SEPARATOR}{self._query(call) if call.query else ''}"
+        identity, query = self._identity, self._query  # first: calling an attribute takes longer
+        sender = (identity(call), call.method)
+        path, asked = call.path, query(call) if call.query else ""
+        target = f"{path}{_SEPARATOR}{asked}"
         begun = self._states.get(sender)
-        if begun is None or target.count(_SEPARATOR) > 1:
+        if begun is None or _SEPARATOR in path or _SEPARATOR in asked:
             return self._unusual(sender, target, call)
         state = begun.copy()
         state.update(target.encode("utf-8", "surrogatepass"))

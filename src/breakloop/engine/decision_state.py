@@ -94,6 +94,15 @@ def state_of(call: Call) -> DecisionState:
     return state
 
 
+def await_result(call: Call, ticket: Ticket) -> None:
+    """Set the ticket of a call. Where it is the whole state, the state is made with it, in half the time."""
+    decision = call.decision
+    if isinstance(decision, DecisionState):
+        decision.ticket, decision.awaits_result = ticket, True
+    else:
+        call.decision = DecisionState(awaits_result=True, ticket=ticket)
+
+
 class Reserved(NamedTuple):
     """What the result of a call corrects."""
 

@@ -22,7 +22,15 @@ from breakloop.detect.steps.detector import REPORT_STREAM
 from breakloop.dialects import registry
 from breakloop.dialects.content import COUNTED_FROM_BYTES
 from breakloop.engine.activity import ActivityRecorder, Mark
-from breakloop.engine.decision_state import GrantedState, PendingResult, Reserved, Settlement, Ticket, state_of
+from breakloop.engine.decision_state import (
+    GrantedState,
+    PendingResult,
+    Reserved,
+    Settlement,
+    Ticket,
+    await_result,
+    state_of,
+)
 from breakloop.engine.fold import OPERATOR_LANDED, ResultFolder, denial, land, no_bundle, only_limited, too_complex
 from breakloop.engine.metering import Meter, adjustable_charges
 from breakloop.engine.plan import Plan, Planner
@@ -317,8 +325,7 @@ class Engine:
             if plan.counted and (call.tracked or call.reported):
                 ticket = self._ticket(ops, done, plan.counted + len(plan.slots))
                 if ticket is not None:
-                    state = state_of(call)
-                    state.ticket, state.awaits_result = ticket, True
+                    await_result(call, ticket)
         return verdict
 
     def _paused(self, call: Call, denied: Verdict, loop: LoopFinding, keys: tuple[str, ...], plan: Plan) -> Verdict:

@@ -255,7 +255,7 @@ class Planner:
                 plan.ops.append(op)
         if policy.metered:
             self._want_usage(call, plan)
-        plan.ops += charges
+        plan.ops.extend(charges)
 
     def _varying(self, known: CachedCharges, call: Call, plan: Plan, group: int) -> list[Op]:
         made: list[Op] = []

@@ -24,7 +24,7 @@ from breakloop.dialects.encoding import Unpacked, unpack, unpack_steps
 from breakloop.engine.engine import Engine
 from breakloop.engine.remote import RemoteEngine
 from breakloop.gateway.exchange import read_response
-from breakloop.gateway.http_request import BodyMemory, Reply, Request, RequestLimits
+from breakloop.gateway.http_request import TWO_DIGITS, BodyMemory, Reply, Request, RequestLimits
 from breakloop.gateway.http_response import ResponseHead, log_fault
 from breakloop.model.call import Answer, Call, Chat, CompletionCap
 from breakloop.model.counters import Timings, TraceCounters
@@ -150,8 +150,9 @@ class Admission:
         self.remote: RemoteEngine | None = None  # set where the state is in a remote store
         self.timings = Timings()
         self.traces = traces  # None: no tracing
-        self.run_id = run_id
-        self.next_id = 0
+        self.unused_ids: list[str] = []  # of requests, the next one at the end
+        self._run_id = run_id
+        self._ids_renewed = 0
         self.body_bytes = body_bytes  # limit of an unpacked body
         self.body_memory = BodyMemory(RequestLimits())  # replaced by that of the server
         self._unpacked: Unpacked | None = None  # the body of the request that comes next
@@ -159,9 +160,17 @@ class Admission:
 
     def request_id(self) -> str:
         """Return an id that is unique in this process."""
-        number = self.next_id
-        self.next_id = number + 1
-        return f"{self.run_id}{number:x}"
+        return (self.unused_ids or self.renew_ids()).pop()
+
+    def renew_ids(self) -> list[str]:
+        """Return the next unused ids. Formatting a number for each request takes longer than a list of them."""
+        times, digits = self._ids_renewed, TWO_DIGITS
+        begin = f"{self._run_id}{times:x}"
+        if not times:
+            begin, digits = self._run_id, tuple([pair.lstrip("0") or "0" for pair in TWO_DIGITS])
+        self._ids_renewed = times + 1
+        self.unused_ids = [begin + pair for pair in reversed(digits)]
+        return self.unused_ids
 
     def unknown_caller(self, call: Call, *, asked: bool = False) -> tuple[int, str] | None:
         """Return status and message for a request that does not carry the key of exactly one caller; `asked`: one that

@@ -381,7 +381,8 @@ class Connection(asyncio.Protocol):
     def process(self, data: bytes) -> None:
         """Process received bytes. A fast path handles one complete request in one read, the usual case."""
         if self.phase is IDLE and not self._write_paused:
-            if self._template is not None and self._process_same_head(data, self._template()):
+            template_ref = self._template
+            if template_ref is not None and self._process_same_head(data, template_ref()):
                 return
             size, limits = len(data), self._limits
             # Without a body, the data is the head. If it only ends like one, parsing it fails at an empty line.
@@ -510,8 +511,9 @@ class Connection(asyncio.Protocol):
     def _dispatch(self, request: Request) -> None:
         """Call the handler, and send its reply or wait for it."""
         self._server.requests += 1
+        handle = self._handle  # first: calling an attribute takes longer
         try:
-            reply = self._handle(request)
+            reply = handle(request)
             if type(reply) is DeferredReply and reply.make is not None:
                 reply = reply.make()
         except Exception as error:  # noqa: BLE001 - fail-safe edge: one failing request must not end the process

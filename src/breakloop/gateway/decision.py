@@ -32,12 +32,12 @@ from breakloop.engine.engine import Engine
 from breakloop.errors import RequestError
 from breakloop.gateway.admission import CALLER_ERRORS, JSON, Admission
 from breakloop.gateway.exchange import DeferredReply
-from breakloop.gateway.http_request import Reply, Request
+from breakloop.gateway.http_request import TWO_DIGITS, Reply, Request
 from breakloop.gateway.http_response import error_reply
 from breakloop.model.call import CLIENT_LEFT, NO_ANSWER, Answer, Call, ToolCall, Usage
 from breakloop.model.verdict import Verdict
 from breakloop.policy.descriptors import Descriptors
-from breakloop.policy.paths import normalise, normalise_host, strip_agent
+from breakloop.policy.paths import agent_and_path, normalise_host
 from breakloop.store.memory import ExpiringTable
 
 ENVOY = b"/v1/decision/envoy"
@@ -147,13 +147,10 @@ def _call_to(
     host: str,
     unseen: bool = False,  # noqa: FBT001, FBT002 - by position, as below
 ) -> Call:
-    if not target.startswith(b"/"):
+    if target[:1] != b"/":
         target = _without_authority(target)
     path, _, query = target.partition(b"?")
-    plain = normalise(path)
-    agent = ""
-    if plain.startswith("/agents/"):
-        agent, plain = strip_agent(plain)
+    agent, plain = agent_and_path(path)
     return Call(  # by position: keyword arguments cost a fifth more
         method,
         plain,
@@ -167,6 +164,7 @@ def _call_to(
         agent,
         "",
         request.repeated,
+        request.template,
     )
 
 
@@ -184,7 +182,7 @@ KEPT_S: Final = 900.0  # a result is accepted so long after the decision
 REPORTER_S: Final = 600.0  # after a report, a caller is expected to report all results for so long
 BODY_MAX_BYTES: Final = 1024 * 1024
 _OPEN_MAX: Final = 100_000  # 0.2 to 0.5 KB each
-_BLOCK: Final = 128
+_BLOCK: Final = 256  # places: the last two digits of one are its place in the block
 _DIGITS: Final = 27  # random ones of a result id: 108 bits
 # The request id, the random digits, and the place.
 _RESULT_ID: Final = re.compile(r"([0-9A-Za-z-]{1,64})\.([0-9a-f]{27})([0-9a-f]{5})").fullmatch
@@ -217,6 +215,7 @@ class ReportedResults:
         self._ring: list[PendingResult | None] = [None] * (blocks * _BLOCK)
         self._secrets = [""] * blocks  # the random digits of each block
         self._drawn = ""  # those of the block at `_next`
+        self._block = ""  # the digits of its place
         self._next = 0  # the place of the next one
         self.reporters = ExpiringTable(_REPORTERS_MAX)  # empty if no caller has reported a result
 
@@ -236,18 +235,20 @@ class ReportedResults:
     def keep(self, call: Call) -> str:
         """Keep a call that was allowed and awaits its result; return its result id."""
         place = self._next
-        at = place % _BLOCK * _DIGITS
-        if not at:
+        inside = place % _BLOCK
+        if not inside:
             place = self._begin_block(place)
         self._next = place + 1
         self._ring[place] = self._engine.pending_result(call)
-        return f"{call.request_id}.{self._drawn[at : at + _DIGITS]}{place:05x}"
+        at = inside * _DIGITS
+        return f"{call.request_id}.{self._drawn[at : at + _DIGITS]}{self._block}{TWO_DIGITS[inside]}"
 
     def _begin_block(self, place: int) -> int:
         """Draw the random digits of the block at a place, and drop the requests in it. Returns the place, which is that
         of the first block after the last one.
         """
         place %= len(self._ring)
+        self._block = f"{place // _BLOCK:03x}"
         self._ring[place : place + _BLOCK] = [None] * _BLOCK
         self._secrets[place // _BLOCK] = self._drawn = token_hex(_BLOCK * _DIGITS // 2)
         return place
@@ -491,9 +492,8 @@ class DecisionHandler:
         began_ns = perf_counter_ns()
         admission = self._admission
         try:
-            number = admission.next_id  # as in `Admission.request_id`, without the call
-            admission.next_id = number + 1
-            call = read(request, f"{admission.run_id}{number:x}")
+            ids = admission.unused_ids or admission.renew_ids()  # as in `Admission.request_id`, without the call
+            call = read(request, ids.pop())
         except RequestError as error:
             refused = _bad(error)
             return refused if adapt is None else adapt(refused)
@@ -510,13 +510,7 @@ class DecisionHandler:
             else:
                 call.reported = True
         if admission.remote is not None:
-            pending = DeferredReply()
-
-            def decided(verdict: Verdict, lines: bytes = b"") -> None:
-                pending.resolve(lambda: self._decided(request, call, verdict, lines, adapt))
-
-            admission.decide_remote(request, call, decided)
-            return pending
+            return self._decide_remotely(request, call, adapt)
         lines = b""
         if admission.debug is not None or "content-encoding" in request.headers:
             verdict, lines = admission.decide(request, call)
@@ -526,6 +520,16 @@ class DecisionHandler:
             except Exception as error:  # noqa: BLE001 - fail-open edge: a fault of ours must not stop traffic
                 verdict = admission.fail_open(error)
         return self._decided(request, call, verdict, lines, adapt)
+
+    def _decide_remotely(self, request: Request, call: Call, adapt: Callable[[Reply], Reply] | None) -> DeferredReply:
+        # A method of its own: the variables of a function that another one uses take longer.
+        pending = DeferredReply()
+
+        def decided(verdict: Verdict, lines: bytes = b"") -> None:
+            pending.resolve(lambda: self._decided(request, call, verdict, lines, adapt))
+
+        self._admission.decide_remote(request, call, decided)
+        return pending
 
     def _decided(
         self, request: Request, call: Call, verdict: Verdict, lines: bytes, adapt: Callable[[Reply], Reply] | None

@@ -88,6 +88,8 @@ _VARYING_BYTES: Final = 1024  # of one value
 _LATEST_MAX: Final = 64  # request lines whose last head is kept
 _PAUSE_MAX: Final = 64  # heads that are not compared after one that shares no template
 
+TWO_DIGITS: Final = tuple([f"{number:02x}" for number in range(256)])
+
 T = TypeVar("T")
 
 
@@ -117,6 +119,7 @@ class HeadTemplate(msgspec.Struct, weakref=True):
     forwarded: dict[Any, Any] = msgspec.field(default_factory=dict)  # what is sent to the upstream, by its rewriter
     route: Any = None  # what the proxy has found out about them
     asked: Any = None  # what the decision service has found out about them
+    sender: Any = None  # what `policy` keeps of their sender
     varying: tuple[str, ...] = ()  # the names of these fields, without Content-Length
 
     @property

@@ -122,6 +122,7 @@ class ProxyHandler:
             destination.agent,
             route.upstream,
             request.repeated,
+            template,
         )
         call.tracked = True
         call.began_ns = began_ns

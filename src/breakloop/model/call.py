@@ -8,7 +8,7 @@ steps, `pricing` estimates and prices tokens, and the gateway enforces `Completi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 CAPPED: Final = "max_completion_tokens"  # the reason used in events
 
@@ -210,6 +210,13 @@ class _Undecided:
 UNDECIDED: Final[CallDecision] = _Undecided()  # shared by all calls without a decision
 
 
+class SharedHead(Protocol):
+    """What requests have in common whose heads differ in a few values only."""
+
+    varying: tuple[str, ...]  # the names of these fields, without Content-Length
+    sender: Any  # what `policy` keeps of their sender, at first None
+
+
 class Call:
     """One request, in parts with a single writer each: the request as received, which only `replace_body` and
     `release_body` change; what was `parsed` from it; the sender (`identity`); and the `decision`.
@@ -220,7 +227,8 @@ class Call:
 
     __slots__ = (
         "began_ns", "body", "body_unseen", "decision", "headers", "host", "identity", "method", "parsed", "path",
-        "path_agent", "peer", "query", "repeated", "reported", "request_id", "span", "tracked", "upstream",
+        "path_agent", "peer", "query", "repeated", "reported", "request_id", "shared_head", "span", "tracked",
+        "upstream",
     )  # fmt: skip
 
     def __init__(
@@ -237,6 +245,7 @@ class Call:
         path_agent: str = "",
         upstream: str = "",
         repeated: tuple[tuple[str, bytes], ...] = (),
+        shared_head: SharedHead | None = None,
     ) -> None:
         self.method: Final = method
         self.path: Final = path  # normalized; the gateway forwards the original
@@ -244,6 +253,7 @@ class Call:
         self.query: Final = query  # raw, without the question mark
         self.headers: Mapping[str, bytes] = headers if headers is not None else {}  # canonical name -> first value
         self.repeated: Final = repeated  # further values of repeated header fields, in order
+        self.shared_head = shared_head  # of `headers`
         self.peer: Final = peer
         self.body = body
         self.body_unseen = body_unseen  # the request has a body, but it was not sent to breakloop
@@ -268,7 +278,7 @@ class Call:
         """Replace the body, for example with its decompressed form, and the header fields that describe it."""
         self.body = body
         if headers is not None:
-            self.headers = headers
+            self.headers, self.shared_head = headers, None
 
     def release_parsed(self) -> None:
         """Free the parsed body once the call is decided. Model and options stay available."""

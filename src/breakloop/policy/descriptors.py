@@ -15,6 +15,7 @@ from functools import partial
 from string import ascii_letters, digits
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
+from weakref import ref
 
 import xxhash
 
@@ -22,7 +23,7 @@ from breakloop.clock import Clock
 from breakloop.dialects import registry
 from breakloop.dialects.base import KNOWN_FROM_BYTES, ParsedBody
 from breakloop.dialects.content import COUNTED_FROM_BYTES, has_too_many_values
-from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Call, Chat, Step, Tree
+from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Call, Chat, SharedHead, Step, Tree
 from breakloop.policy import identity
 from breakloop.policy.cache import MemoDict
 from breakloop.policy.client import HEADERS, CallerKeys, ClientIp, Geo, bot_category
@@ -568,9 +569,13 @@ def steady(name: str) -> bool:
 class CallerProfile:
     """What is cached of one sender under one bundle."""
 
-    __slots__ = ("agent", "begins", "caller", "charges", "claims", "ends", "identities", "ip", "keys", "verified")
+    __slots__ = (
+        "__weakref__", "agent", "begins", "caller", "charges", "claims", "ends", "identities", "ip", "keys", "known_to",
+        "verified",
+    )  # fmt: skip
 
-    def __init__(self, call: Call, descriptors: Descriptors) -> None:
+    def __init__(self, call: Call, descriptors: Descriptors, known_to: object) -> None:
+        self.known_to = known_to  # stands for the `CallerProfiles` that has it
         self.keys, self.begins, self.ends = descriptors.tokens.holds(call.headers.get("authorization"))
         self.claims: Mapping[str, object] = descriptors.claims(call)
         self.verified = call.identity.verified
@@ -587,28 +592,48 @@ class CallerProfiles:
     """Caches what depends only on the sender, because an agent sends thousands of requests with the same key, token and
     address. Every compiled bundle has its own bounded cache. An entry is dropped when the token keys change or the
     token expires. Nothing that depends on the path, the query or the body is cached here.
+
+    A head that is shared by many requests refers to its sender, so that the fields need not be compared.
     """
 
-    __slots__ = ("_descriptors", "_known", "_names", "_tokens")
+    __slots__ = ("_descriptors", "_fields", "_known", "_names", "_self", "_tokens")
 
     def __init__(self, descriptors: Descriptors, used: Iterable[str]) -> None:
         self._descriptors = descriptors
         self._tokens = descriptors.tokens
         self._names = _fields_read(used, () if descriptors.callers is None else descriptors.callers.own_headers)
+        self._fields = frozenset(self._names)
         self._known: dict[tuple[object, ...], CallerProfile] = {}
+        self._self = object()  # a reference to itself would keep all of this until the next garbage collection
 
     def find(self, call: Call, now: float) -> CallerProfile | None:
         """Return the sender, or None if header fields alone do not identify it."""
         query = call.query
         if call.repeated or (query and ("key=" in query or "%" in query) and self._is_query_key_used(call)):
             return None
-        key = (call.peer, call.path_agent, not call.upstream, *map(call.headers.get, self._names))
-        sender = self._known.get(key)
-        if sender is None or sender.keys is not self._tokens.key_set or not sender.begins <= now < sender.ends:
-            return self._add(call, key)
+        place = (call.peer, call.path_agent, not call.upstream)
+        head, sender = call.shared_head, None
+        if head is not None and head.sender is not None and head.sender[1] == place:
+            sender = head.sender[0]()
+        if sender is None or sender.known_to is not self._self:
+            key = (*place, *map(call.headers.get, self._names))
+            sender = self._known.get(key)
+            if sender is None or not self._is_current(sender, now):
+                return self._add(call, key)
+            if head is not None and not self._varies(head):
+                head.sender = (ref(sender), place)
+        elif sender.keys is not self._tokens.key_set or not sender.begins <= now < sender.ends:  # as `_is_current`
+            return self._add(call, (*place, *map(call.headers.get, self._names)))
         identity = call.identity
         identity.profile, identity.caller, identity.agent = sender, sender.caller, sender.agent
         return sender
+
+    def _is_current(self, sender: CallerProfile, now: float) -> bool:
+        return sender.keys is self._tokens.key_set and sender.begins <= now < sender.ends
+
+    def _varies(self, head: SharedHead) -> bool:
+        """Return whether requests with this head may have different senders."""
+        return "content-length" in self._fields or not self._fields.isdisjoint(head.varying)
 
     def _is_query_key_used(self, call: Call) -> bool:
         """Return whether an API key in the query (`?key=`) counts: if it may name a caller, or if no header field has
@@ -621,7 +646,7 @@ class CallerProfiles:
     def _add(self, call: Call, key: tuple[object, ...]) -> CallerProfile | None:
         if sum(len(part) for part in key if isinstance(part, str | bytes)) > _SENDER_KEY_MAX:
             return None
-        sender = CallerProfile(call, self._descriptors)
+        sender = CallerProfile(call, self._descriptors, self._self)
         if sender.claims or not self._tokens.verifies:
             # A token without claims is not cached: its key may not have been fetched yet.
             if len(self._known) >= _PROFILES_MAX:

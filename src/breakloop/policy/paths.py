@@ -44,6 +44,14 @@ def strip_agent(path: str) -> tuple[str, str]:
     return _agent_name(agent), slash + rest or "/"
 
 
+def _agent_and_path(path: bytes) -> tuple[str, str]:
+    return strip_agent(normalise(path))
+
+
+agent_and_path: Final = MemoDict(_agent_and_path).__getitem__
+"""Return the agent that a path names, or "", and the rest of the path in normal form. Raises as `normalise`."""
+
+
 def _agent_name(segment: str) -> str:
     try:
         return unquote(segment, errors="strict")

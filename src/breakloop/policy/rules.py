@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, Protocol
 
 from breakloop.detect.counting import DetectorConfig
 from breakloop.detect.stateful import RUN_IDLE_S, DetectorSlot, Evaluation, StatefulDetector, section_tags
@@ -157,7 +157,8 @@ class FallbackRule(CompiledRule):
     place = "|"
 
 
-class CachedCharges(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class CachedCharges:
     """What the rules of one policy charge one sender: operations where they are always the same, or else the rule with
     its keys. Valid from `begins` to `ends`, because the keys of budgets contain their period.
     """

@@ -399,16 +399,14 @@ class MemoryStore:
         time. Returns None, and changes nothing, if a bucket is new or does not hold enough.
         """
         buckets = self._buckets
-        entries = list(map(buckets.get, rows.keys))
-        if None in entries:
-            return None
-        if max(entries)[0] <= now:  # type: ignore[index, type-var]  # all are full; their first item is when
-            lefts, tightest, changed = rows.lefts, rows.tightest, rows.full
-        else:
-            taken = _taken(rows, entries, now)  # type: ignore[arg-type]  # none of them is None
-            if taken is None:
-                return None
-            lefts, tightest, changed = taken
+        lefts, tightest, changed = rows.lefts, rows.tightest, rows.full
+        for entry in map(buckets.get, rows.keys):
+            if entry is None or entry[0] > now:  # not all are full
+                taken = _taken(rows, buckets, now)
+                if taken is None:
+                    return None
+                lefts, tightest, changed = taken
+                break
         results: list[Result]
         counts = len(ops) - len(lefts)
         if counts:
@@ -531,17 +529,20 @@ class MemoryStore:
 _Taken = tuple[Sequence[float], int, Sequence[tuple[str, float, float]]]  # as the last parts of `BucketRows`
 
 
-def _taken(rows: BucketRows, entries: Sequence[Entry], now: float) -> _Taken | None:
-    """Return what buckets have left, which of them the smallest share, and how they change; None if one does not hold
-    enough. As `TakeTokens.check`.
+def _taken(rows: BucketRows, buckets: ExpiringTable, now: float) -> _Taken | None:
+    """Return what buckets have left, which of them the smallest share, and how they change; None if one is new or does
+    not hold enough. As `TakeTokens.check`.
     """
     lefts: list[float] = []
     changed: list[tuple[str, float, float]] = []
     least, tightest = 2.0, 0
-    for (full_at, tokens, last), (rate, burst, cost), key in zip(entries, rows.buckets, rows.keys, strict=True):
+    for key, (rate, burst, cost) in zip(rows.keys, rows.buckets, strict=True):
+        entry = buckets.get(key)
+        if entry is None:
+            return None
         left = burst
-        if full_at > now:
-            left = tokens + (now - last) * rate
+        if entry[0] > now:
+            left = entry[1] + (now - entry[2]) * rate
             if left > burst:
                 left = burst
         left -= cost

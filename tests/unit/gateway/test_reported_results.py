@@ -128,11 +128,11 @@ def test_each_part_of_a_result_id_counts(change: Callable[[str, str, str], str])
 def test_result_ids_cannot_be_guessed() -> None:
     """The request id, for whoever searches a log, 108 random bits, and a place; no two services have the same
     (D-6, Y-1)."""
-    ids = [there.ask(call(f"/{number}")) for there in (service(), service()) for number in range(300)]
+    ids = [there.ask(call(f"/{number}")) for there in (service(), service()) for number in range(600)]
     names, secrets = zip(*[one.split(".") for one in ids], strict=True)
-    assert names[:2] == names[300:302] == ("t-1", "t-2")
-    assert [int(secret[27:], 16) for secret in secrets] == [number % 256 for number in range(300)] * 2
-    assert len({secret[:27] for secret in secrets}) == 600
+    assert names[:2] == names[600:602] == ("t-1", "t-2")
+    assert [int(secret[27:], 16) for secret in secrets] == [number % 512 for number in range(600)] * 2
+    assert len({secret[:27] for secret in secrets}) == 1200
     assert {len(bytes.fromhex(secret)) for secret in secrets} == {16}
 
 
@@ -282,11 +282,11 @@ def test_results_are_awaited_for_a_quarter_of_an_hour() -> None:
 
 
 def test_it_is_bounded() -> None:
-    """The oldest go first, a block of 128 at a time; those that are kept are never fewer than was asked for (Y-2)."""
+    """The oldest go first, a block of 256 at a time; those that are kept are never fewer than was asked for (Y-2)."""
     there = service(max_open=200)
     ids = [there.ask(call(f"/{number}")) for number in range(1000)]
-    assert len(there.results) == 1000 - 640  # of three blocks, the last one holds 104
-    assert [there.tell(result_id).status for result_id in ids] == [404] * 640 + [204] * 360
+    assert len(there.results) == 1000 - 512  # of two blocks, the last one holds 232
+    assert [there.tell(result_id).status for result_id in ids] == [404] * 512 + [204] * 488
     assert len(there.results) == 0
 
 
