@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from dataclasses import dataclass
+from typing import Any
+
 import jwt
 import pytest
 
@@ -21,6 +25,19 @@ def senders(clock: FakeClock, *used: str, keys: JwtKeys | None = None) -> tuple[
 def sent(peer: str = "192.0.2.1", query: str = "", **fields: str) -> Call:
     headers = {name.replace("_", "-"): value.encode() for name, value in fields.items()}
     return Call("GET", "/", headers=headers, peer=peer, query=query)
+
+
+@dataclass
+class Head:
+    """What the gateway found that requests have in common."""
+
+    varying: tuple[str, ...] = ()
+    sender: Any = None
+
+
+def with_head(head: Head, peer: str = "192.0.2.1", path_agent: str = "", upstream: str = "", **fields: str) -> Call:
+    headers = {name.replace("_", "-"): value.encode() for name, value in fields.items()}
+    return Call("GET", "/", headers=headers, peer=peer, path_agent=path_agent, upstream=upstream, shared_head=head)
 
 
 def bearer(**claims: object) -> str:
@@ -66,6 +83,73 @@ def test_fields_that_nobody_reads_make_no_difference(clock: FakeClock) -> None:
     assert known.find(sent(authorization="Bearer k", x_request_id="2"), clock.now()) is first
 
 
+def test_a_shared_head_refers_to_its_sender(clock: FakeClock) -> None:
+    """Its fields are not read again: those of the last call are others, which no real one with this head has."""
+    known, _ = senders(clock)
+    head = Head(varying=("x-request-id",))
+    first, second, third = (known.find(with_head(head, authorization=key), clock.now()) for key in ("a", "a", "b"))
+    assert first is second is third is not None
+    assert known.find(sent(authorization="b"), clock.now()) is not first
+
+
+@pytest.mark.parametrize(
+    "other", [{"peer": "192.0.2.2"}, {"path_agent": "b"}, {"upstream": "openai"}], ids=["peer", "path", "proxied"]
+)
+def test_a_shared_head_in_another_place_is_another_sender(clock: FakeClock, other: dict[str, str]) -> None:
+    """Two clients may send the same head (C-6)."""
+    known, _ = senders(clock)
+    head = Head()
+    for _ in range(3):
+        own = known.find(with_head(head, authorization="a"), clock.now())
+        assert own is known.find(sent(authorization="a"), clock.now())
+        assert known.find(with_head(head, authorization="a", **other), clock.now()) is not own
+
+
+@pytest.mark.parametrize("varying", [("authorization",), ("x-forwarded-for",), ("x-trace", "x-tool")])
+def test_a_head_whose_senders_may_differ_refers_to_none(clock: FakeClock, varying: tuple[str, ...]) -> None:
+    """A field that tells who sends is read each time (C-6)."""
+    known, _ = senders(clock, "header:x-tool")
+    head = Head(varying)
+    for _ in range(3):
+        assert known.find(with_head(head, authorization="a"), clock.now()) is not None
+    assert head.sender is None
+
+
+def test_a_length_that_is_a_descriptor_is_read_each_time(clock: FakeClock) -> None:
+    """It differs in all heads, so it is not listed with what varies (C-6)."""
+    known, _ = senders(clock, "header:content-length")
+    head = Head()
+    found = [known.find(with_head(head, content_length=size), clock.now()) for size in ("1", "1", "2")]
+    assert found[0] is found[1] is not found[2]
+
+
+def test_a_shared_head_knows_no_sender_of_another_bundle(clock: FakeClock) -> None:
+    """Nor does it keep one in memory."""
+    head = Head()
+    known, _ = senders(clock)
+    known.find(with_head(head, authorization="a"), clock.now())
+    before = known.find(with_head(head, authorization="a"), clock.now())
+    following, _ = senders(clock, "header:x-tool")
+    assert following.find(with_head(head, authorization="a"), clock.now()) is not before
+    for _ in range(2):
+        known.find(with_head(head, authorization="a"), clock.now())
+    del known, before
+    gc.collect()
+    assert head.sender[0]() is None
+    assert following.find(with_head(head, authorization="a"), clock.now()) is not None
+
+
+def test_other_header_fields_are_not_those_of_the_shared_head(clock: FakeClock) -> None:
+    """A body that is decompressed changes them."""
+    known, _ = senders(clock, "header:x-tool")
+    head = Head()
+    known.find(with_head(head, x_tool="a"), clock.now())
+    before = known.find(with_head(head, x_tool="a"), clock.now())
+    changed = with_head(head, x_tool="a")
+    changed.replace_body(b"", {"x-tool": b"b"})
+    assert known.find(changed, clock.now()) is not before
+
+
 @pytest.mark.parametrize("query", ["key=abc", "a=1&key=abc", "%6bey=abc"])
 def test_a_key_in_the_query_is_read_each_time(clock: FakeClock, query: str) -> None:
     """`?key=` names the caller when no field does, an empty one neither (C-7)."""
@@ -88,8 +172,10 @@ def test_claims_are_forgotten_when_the_token_expires(clock: FakeClock) -> None:
     start = int(clock.now())
     fields = {"authorization": bearer(sub="u", nbf=start + 10, exp=start + 20)}
     callers = []
+    head = Head()
     for _ in range(4):
-        sender = known.find(sent(**fields), clock.now())
+        known.find(with_head(head, **fields), clock.now())
+        sender = known.find(with_head(head, **fields), clock.now())
         assert sender is not None
         callers.append(sender.caller.partition(":")[0])
         clock.advance(8)
@@ -100,10 +186,11 @@ def test_new_keys_make_everybody_new(clock: FakeClock, tmp_path: object) -> None
     """What a withdrawn key signed no longer counts, remembered or not (C-3)."""
     known, descriptors = senders(clock, keys=JwtKeys(secret=SECRET))
     fields = {"authorization": bearer(sub="u")}
-    first = known.find(sent(**fields), clock.now())
-    assert known.find(sent(**fields), clock.now()) is first
+    head = Head()
+    first = known.find(with_head(head, **fields), clock.now())
+    assert known.find(with_head(head, **fields), clock.now()) is first
     descriptors.tokens.key_set = type(descriptors.tokens.key_set)((), "other keys")
-    second = known.find(sent(**fields), clock.now())
+    second = known.find(with_head(head, **fields), clock.now())
     assert second is not None
     assert (second.caller.partition(":")[0], second.claims) == ("key", {})
 
