@@ -82,7 +82,8 @@ _NEVER_VARYING: Final = frozenset((
     "cookie", "expect", "host", "http2-settings", "keep-alive", "proxy-authenticate", "proxy-authorization",
     "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "x-breakloop-hop",
 ))  # fmt: skip
-_is_plain_value: Final = re.compile(rb"[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?").fullmatch
+# Control characters but tabs become question marks. `bytes.translate` takes a third of the time of an expression.
+_NO_CONTROLS: Final = bytes(code if code == 9 or (code >= 32 and code != 127) else 63 for code in range(256))
 _VARYING_MAX: Final = 5  # fields whose values differ, with Content-Length
 _VARYING_BYTES: Final = 1024  # of one value
 _LATEST_MAX: Final = 64  # request lines whose last head is kept
@@ -181,8 +182,8 @@ class VaryingTemplate(HeadTemplate, kw_only=True):
         for name, after in self.slots:
             end = data.find(b"\r", at, at + _VARYING_BYTES + 1)
             value = data[at:end]
-            if not data.startswith(after, end) or _is_plain_value(value) is None:
-                return None
+            if not data.startswith(after, end) or not value or value.translate(_NO_CONTROLS) != value.strip():
+                return None  # as `_is_plain_value`, without the call
             headers[name] = value
             at = end + len(after)
         length = 0
@@ -431,10 +432,15 @@ def _slots(lines: list[bytes], before: list[bytes]) -> dict[int, str] | None:
             continue
         raw, _, value = line.partition(b":")
         name = _canonical_name(raw)
-        if (name in _NEVER_VARYING and not is_length) or value[:1] != b" " or not _is_plain_value(value, 1):
+        if (name in _NEVER_VARYING and not is_length) or value[:1] != b" " or not _is_plain_value(value[1:]):
             return None
         found[at] = name
     return found if len(found) <= _VARYING_MAX and [*found.values()] != ["content-length"] else None
+
+
+def _is_plain_value(value: bytes) -> bool:
+    """Return whether a value is not empty, and has neither control characters nor white space around it."""
+    return bool(value) and value.translate(_NO_CONTROLS) == value.strip()
 
 
 def _canonical_name(raw: bytes) -> str:
