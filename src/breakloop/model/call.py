@@ -7,8 +7,8 @@ steps, `pricing` estimates and prices tokens, and the gateway enforces `Completi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, NamedTuple, Protocol
 
 CAPPED: Final = "max_completion_tokens"  # the reason used in events
 
@@ -214,7 +214,8 @@ class SharedHead(Protocol):
     """What requests have in common whose heads differ in a few values only."""
 
     varying: tuple[str, ...]  # the names of these fields, without Content-Length
-    sender: Any  # what `policy` keeps of their sender, at first None
+    # Their sender, as long as `policy` knows it, and what else that depends on; at first None.
+    sender: tuple[Callable[[], Profile | None], tuple[object, ...]] | None
 
 
 class Call:

@@ -23,7 +23,7 @@ from breakloop.clock import Clock
 from breakloop.dialects import registry
 from breakloop.dialects.base import KNOWN_FROM_BYTES, ParsedBody
 from breakloop.dialects.content import COUNTED_FROM_BYTES, has_too_many_values
-from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Call, Chat, SharedHead, Step, Tree
+from breakloop.model.call import CREDENTIAL_HEADERS, TAIL_MESSAGES, UNREAD, Call, Chat, Profile, SharedHead, Step, Tree
 from breakloop.policy import identity
 from breakloop.policy.cache import MemoDict
 from breakloop.policy.client import HEADERS, CallerKeys, ClientIp, Geo, bot_category
@@ -612,10 +612,11 @@ class CallerProfiles:
         if call.repeated or (query and ("key=" in query or "%" in query) and self._is_query_key_used(call)):
             return None
         place = (call.peer, call.path_agent, not call.upstream)
-        head, sender = call.shared_head, None
+        head = call.shared_head
+        sender: Profile | None = None
         if head is not None and head.sender is not None and head.sender[1] == place:
             sender = head.sender[0]()
-        if sender is None or sender.known_to is not self._self:
+        if type(sender) is not CallerProfile or sender.known_to is not self._self:
             key = (*place, *map(call.headers.get, self._names))
             sender = self._known.get(key)
             if sender is None or not self._is_current(sender, now):
