@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
@@ -87,6 +88,7 @@ class BodyFields(msgspec.Struct, gc=False):
     newest_calls: tuple[int, Message] | None = None  # the last answer with calls and its position, if it is kept
     # An answer, the id of its only call, and its result with its id, if these are the last messages, and kept.
     newest_turn: tuple[Message, object, Message, object] | None = None
+    tools: tuple[str, ...] | None = None  # the names of declared tools, if these were not decoded
 
     def calls_at(self, at: int) -> Message | None:
         """Return the answer at a position if it is the last one with calls, and kept."""
@@ -141,7 +143,7 @@ class Dialect(ABC):
             return ParsedBody(self, body, BodyFields("", [], fields={}), path, unread=True)
         parsed = self.parse(body, path)
         if parsed is not None and not parsed.lenient:
-            history.learn(body, parsed.parts.items, self.name)
+            history.learn(body, parsed.parts.items, self.name, partial(self.tool_names, parsed.parts.fields))
         return parsed
 
     def read_short(self, short: ShortBody, body: bytes, history: KnownHistory) -> BodyFields | None:
@@ -152,6 +154,7 @@ class Dialect(ABC):
             return None
         if parts is None or parts.lead or not history.restore(body, parts.items, short):
             return None
+        parts.tools = short.tools
         if len(short.body) > LONG_TEXT_CHARS:
             _shorten(parts)
         return parts
@@ -204,7 +207,8 @@ class Dialect(ABC):
         builder = self.collect_step(parts)
         if builder is None:
             return None
-        step = builder.build(tuple(self.tool_names(parts.fields)), len(parts.items) - parts.lead, len(parsed.body))
+        tools = tuple(self.tool_names(parts.fields)) if parts.tools is None else parts.tools
+        step = builder.build(tools, len(parts.items) - parts.lead, len(parsed.body))
         return step if step.said or step.calls or step.results or step.users else None  # nothing that can be read
 
     def collect_step(self, parts: BodyFields) -> StepBuilder | None:  # noqa: ARG002 - for overrides

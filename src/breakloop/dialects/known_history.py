@@ -4,15 +4,17 @@ An agent sends its whole conversation with every request, and only the last mess
 between the first messages and the last ones are cut out before it is decoded, if an earlier body of the caller began
 with the same bytes. That body has been decoded, so it is known that these bytes are whole messages, and how many.
 
-Once the session of a conversation is known, few requests need its first messages, and they are cut out, too.
+Once the session of a conversation is known, few requests need its first messages, and they are cut out, too. So are the
+declared tools, if they follow the messages, as they do in the bodies of most clients: their names are kept.
 
-What is kept of a conversation is where to cut, a digest and the name of its session, some 500 bytes. A client that
-makes the digests of two of its bodies equal only has its own requests misread, because nothing is shared between
-callers.
+What is kept of a conversation is where to cut, a digest and the name of its session, some 500 bytes; of its tools, only
+their names. A client that makes the digests of two of its bodies equal only has its own requests misread, because
+nothing is shared between callers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import compress, starmap
 from typing import Any, Final
 
@@ -31,7 +33,21 @@ _COMMAS: Final = (b"", b",", b", ")
 _MESSAGES: Final = b'"messages"'
 _OPENING: Final = ord("[")
 _CLOSING: Final = b"]"
+ENDINGS: Final = 8  # of one caller, which most often declares the same tools in all conversations
+_TOOLS_MIN: Final = 1024  # bytes; to cut out fewer is not worth it
+_ENDING_MAX: Final = 1024  # bytes of an ending without its tools
+_NAMES_MAX: Final = 4096  # characters of all names of tools
 Raw = msgspec.Raw
+_decode_fields: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class Ending(msgspec.Struct, eq=False, gc=False):
+    """What follows the messages of a body, most of which are the declared tools. The next requests end alike."""
+
+    size: int
+    digest: bytes
+    rest: bytes  # the same without the tools
+    tools: tuple[str, ...]  # their names
 
 
 class Opening(msgspec.Struct, gc=False):
@@ -54,6 +70,7 @@ class Beginning(msgspec.Struct, eq=False, gc=False):
     separator: int
     digest: bytes
     opening: Opening
+    ending: Ending | None
 
 
 class ShortBody(msgspec.Struct, gc=False):
@@ -63,14 +80,16 @@ class ShortBody(msgspec.Struct, gc=False):
     first: int  # how many of the first messages it has
     beginning: Beginning
     state: xxhash.xxh3_128  # of the beginning
+    tools: tuple[str, ...] | None  # the names of those that were cut out; None: none were
 
 
 class KnownHistory:
     """The last conversations of one caller."""
 
-    __slots__ = ("_beginnings", "_first", "_last", "_probes")
+    __slots__ = ("_beginnings", "_endings", "_first", "_last", "_probes")
 
     def __init__(self) -> None:
+        self._endings: dict[tuple[str, bytes], Ending | None] = {}  # by dialect and digest
         self._beginnings: list[Beginning] = []  # the newest first
         self._probes: list[tuple[bytes, int]] = []  # the last bytes of each, and where they are
         self._first, self._last = _FIRST, _LAST
@@ -83,9 +102,16 @@ class KnownHistory:
                 view, end = memoryview(body), one.end
                 state = xxhash.xxh3_128(view[:end])
                 if state.digest() == one.digest:
+                    ending, stop, rest, tools = one.ending, len(body), b"", None
+                    # A body that is valid and ends alike declares the same tools, whatever stands before the ending: it
+                    # closes a list and the body itself, so it begins within a list of the body.
+                    if ending is not None and xxhash.xxh3_128_digest(view[stop - ending.size :]) == ending.digest:
+                        stop, rest, tools = stop - ending.size, ending.rest, ending.tools
                     if one.opening.is_read or not body.startswith(_COMMAS[one.separator], end):
-                        return ShortBody(b"".join((view[: one.first_end], view[end:])), one.first, one, state)
-                    return ShortBody(b"".join((view[: one.start], view[end + one.separator :])), 0, one, state)
+                        shorter = b"".join((view[: one.first_end], view[end:stop], rest))
+                        return ShortBody(shorter, one.first, one, state, tools)
+                    shorter = b"".join((view[: one.start], view[end + one.separator : stop], rest))
+                    return ShortBody(shorter, 0, one, state, tools)
         return None
 
     def restore(self, body: bytes, items: list[Any], short: ShortBody) -> bool:
@@ -111,13 +137,31 @@ class KnownHistory:
             probes[0] = _probe(body, known.end)
         return True
 
-    def learn(self, body: bytes, items: list[Any], dialect: str) -> None:
-        """Take the messages of a body that was decoded as a whole."""
+    def learn(self, body: bytes, items: list[Any], dialect: str, tools: Callable[[], Sequence[str]]) -> None:
+        """Take the messages of a body that was decoded as a whole. `tools` returns the names of its tools."""
         found = _beginning(body, items, self._first, self._last, dialect) if self._last <= _MOST else None
         if found is not None:
+            found.ending = self._ending(dialect, body[_end(found, items, self._last) :], tools)
             self._beginnings.insert(0, found)
             self._probes.insert(0, _probe(body, found.end))
             del self._beginnings[CONVERSATIONS:], self._probes[CONVERSATIONS:]
+
+    def _ending(self, dialect: str, last: bytes, tools: Callable[[], Sequence[str]]) -> Ending | None:
+        """Return the ending of a body, if it has tools that are worth cutting out."""
+        if len(last) < _TOOLS_MIN:
+            return None
+        digest, endings = xxhash.xxh3_128_digest(last), self._endings
+        key = (dialect, digest)
+        if key not in endings:
+            if len(endings) >= ENDINGS:
+                self._drop(endings.pop(next(iter(endings))))
+            endings[key] = _ending(last, digest, tools)
+        return endings[key]
+
+    def _drop(self, ending: Ending | None) -> None:
+        for one in self._beginnings:
+            if one.ending is ending:
+                one.ending = None
 
     def widen(self) -> None:
         """Keep more messages from now on, because one was asked for that had been cut out."""
@@ -141,8 +185,28 @@ def _beginning(body: bytes, items: list[Any], first: int, last: int, dialect: st
             first_end = start + sum(map(len, items[:first])) + (first - 1) * separator
             end = stop - sum(map(len, items[-last:])) - last * separator
             digest = xxhash.xxh3_128_digest(memoryview(body)[:end])
-            return Beginning(dialect, first, start, first_end, end, number, separator, digest, Opening())
+            return Beginning(dialect, first, start, first_end, end, number, separator, digest, Opening(), None)
     return None
+
+
+def _end(known: Beginning, items: list[Any], last: int) -> int:
+    """Return where the messages of the body end that a beginning is from."""
+    return known.end + sum(map(len, items[-last:])) + last * known.separator
+
+
+def _ending(last: bytes, digest: bytes, tools: Callable[[], Sequence[str]]) -> Ending | None:
+    """Return what follows the messages of a body; None if there are no tools to cut out, or it is not clear where."""
+    try:
+        fields = _decode_fields(b'{"messages":[' + last)
+    except (ValueError, RecursionError):
+        return None
+    declared = bytes(fields.get("tools", b""))
+    if len(declared) < _TOOLS_MIN or declared[0] != _OPENING or last.count(declared) != 1:
+        return None
+    rest, names = last.replace(declared, b"[]"), tuple(tools())
+    if len(rest) > _ENDING_MAX or sum(map(len, names)) > _NAMES_MAX:
+        return None
+    return Ending(len(last), digest, rest, names)
 
 
 def _probe(body: bytes, end: int) -> tuple[bytes, int]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from breakloop.dialects import registry
 from breakloop.dialects.base import EARLIER, ParsedBody
-from breakloop.dialects.known_history import CALLERS, CONVERSATIONS, KnownHistories, KnownHistory
+from breakloop.dialects.known_history import CALLERS, CONVERSATIONS, ENDINGS, KnownHistories, KnownHistory
 
 Message = dict[str, Any]
 PATHS = {
@@ -261,6 +261,181 @@ def test_two_lists_of_messages() -> None:
         messages += turn("openai_chat", number)
         twice = body_of("openai_chat", messages)[:-1] + b',"messages":' + json.dumps(messages[:14]).encode() + b"}"
         assert seen(read("openai_chat", twice, history)) == seen(read("openai_chat", twice, None))
+
+
+# -- declared tools that follow the messages
+
+
+def tools_of(dialect: str, count: int = 8) -> list[dict[str, Any]]:
+    said, schema = "Reads a file of the harbour. " * 8, {"type": "object", "properties": {"path": {"type": "string"}}}
+    tools: list[dict[str, Any]] = []
+    for number in range(count):
+        name = f"tool_{number}"
+        if dialect == "openai_chat":
+            tools.append({"type": "function", "function": {"name": name, "description": said, "parameters": schema}})
+        elif dialect == "gemini":
+            tools.append({"functionDeclarations": [{"name": name, "description": said, "parameters": schema}]})
+        else:
+            tools.append({"name": name, "description": said, "input_schema": schema})
+    return tools
+
+
+def with_tools(body: bytes, tools: object, *more: tuple[str, object]) -> bytes:
+    """A body that has tools, and fields after them."""
+    added = "".join(f", {json.dumps(name)}: {json.dumps(value)}" for name, value in (("tools", tools), *more))
+    return body[:-1] + added.encode() + b"}"
+
+
+def grown(history: KnownHistory, tools: object) -> list[Message]:
+    """A conversation that is known, with its tools."""
+    messages = opening("openai_chat")
+    for number in range(20):
+        messages += turn("openai_chat", number)
+        read("openai_chat", with_tools(body_of("openai_chat", messages), tools), history)
+    return messages
+
+
+@pytest.mark.parametrize("dialect", PATHS)
+def test_known_tools_are_not_decoded_again(dialect: str) -> None:
+    """Their names are kept, and all other fields after the messages are read."""
+    history, messages, cut = KnownHistory(), opening(dialect), 0
+    for number in range(20):
+        messages += turn(dialect, number)
+        body = with_tools(body_of(dialect, messages), tools_of(dialect), ("user", "u-1"), ("stream", True))
+        parsed, whole = read(dialect, body, history), read(dialect, body, None)
+        assert parsed is not None
+        assert seen(parsed) == seen(whole)
+        step = parsed.newest_step()
+        assert step is not None
+        assert step.tools == tuple([f"tool_{at}" for at in range(8)])
+        cut += parsed.parts.tools is not None
+    assert cut == 16  # as soon as there are messages to cut out
+
+
+def test_tools_of_the_other_conversations_of_a_caller() -> None:
+    """The same tools are kept once; others take the place of those that were first, and are read as before."""
+    history = KnownHistory()
+    grown(history, tools_of("openai_chat"))
+    messages: list[Message] = [{"role": "user", "content": "Find the lighthouse."}]
+    for number in range(8):
+        messages += turn("openai_chat", number)
+        read("openai_chat", with_tools(body_of("openai_chat", messages), tools_of("openai_chat")), history)
+    assert len(history._endings) == 1
+    for count in range(8, 9 + ENDINGS):
+        other: list[Message] = [{"role": "user", "content": f"Find harbour {count}."}]
+        for number in range(6):
+            other += turn("openai_chat", number)
+            body = with_tools(body_of("openai_chat", other), tools_of("openai_chat", count))
+            assert seen(read("openai_chat", body, history)) == seen(read("openai_chat", body, None))
+    assert len(history._endings) == ENDINGS
+    kept = {id(ending) for ending in history._endings.values()}
+    assert all(one.ending is None or id(one.ending) in kept for one in history._beginnings)
+    body = with_tools(body_of("openai_chat", messages), tools_of("openai_chat"))
+    assert seen(read("openai_chat", body, history)) == seen(read("openai_chat", body, None))
+
+
+def test_tools_of_one_dialect_are_not_those_of_another() -> None:
+    """The same bytes, sent to two APIs: only one of them finds names of tools there."""
+    history, messages = KnownHistory(), opening("openai_chat")
+    for number in range(12):
+        messages += turn("openai_chat", number)
+        body = with_tools(body_of("openai_chat", messages), tools_of("openai_chat"))
+        for dialect in ("openai_chat", "anthropic_messages"):
+            assert seen(read(dialect, body, history)) == seen(read(dialect, body, None))
+    assert len(history._endings) == 2
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_other_tools_are_read(small: bool) -> None:
+    """A tool that was added, renamed or removed in the middle of a conversation."""
+    history, tools = KnownHistory(), tools_of("openai_chat")
+    messages = grown(history, tools)
+    named = json.loads(json.dumps(tools).replace("tool_7", "look_7"))
+    for other in (named, [*tools, *tools_of("openai_chat", 1)], tools[:1] if small else tools[1:], [], None):
+        body = with_tools(body_of("openai_chat", messages), other)
+        parsed = read("openai_chat", body, history)
+        assert parsed is not None
+        assert parsed.parts.tools is None
+        assert seen(parsed) == seen(read("openai_chat", body, None))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b',{"role":"user","content":"',  # the ending is in a text
+        b',{"role":"user","content":"\\"',
+        b'],"tools":[{"type":"function","function":{"name":"first"}}],"stop":["a"',  # twice; the last one counts
+        b'],"tools":[{"type":"function","function":{"name":"first"}}',
+        b'],"tools":5,"stop":["a"',
+        b'],"messages":[{"role":"user","content":"Wait."}',
+        b'],"stop":[["a"]',
+        b'],"stop":[["a"',
+        b'],"stop":{"a":["b"',
+        b"]",
+        b"[",
+        b'"',
+        b"\\",
+        b",\xff",
+        b',{"role":"user","content":"\\ud800"}',
+        b',{"role":"user","content":"Wait."}',
+    ],
+)
+def test_what_stands_before_a_known_ending(before: bytes) -> None:
+    """The ending may close something else than the list of messages, or be no ending at all."""
+    history = KnownHistory()
+    messages = grown(history, tools_of("openai_chat"))
+    whole = with_tools(body_of("openai_chat", messages), tools_of("openai_chat"))
+    known = history.shorten(whole, "openai_chat")
+    assert known is not None
+    assert known.tools is not None
+    ending = known.beginning.ending
+    assert ending is not None
+    at = len(whole) - ending.size
+    body = whole[:at] + before + whole[at:]
+    assert seen(read("openai_chat", body, history)) == seen(read("openai_chat", body, None))
+
+
+def test_an_ending_that_overlaps_the_known_beginning() -> None:
+    """A body that is shorter than both together."""
+    history = KnownHistory()
+    messages = grown(history, tools_of("openai_chat"))
+    whole = with_tools(body_of("openai_chat", messages), tools_of("openai_chat"))
+    known = history.shorten(whole, "openai_chat")
+    assert known is not None
+    ending = known.beginning.ending
+    assert ending is not None
+    end, size = known.beginning.end, ending.size
+    for body in (whole[:end] + whole[-size:], whole[:end] + whole[1 - size :], whole[:end]):
+        assert seen(read("openai_chat", body, history)) == seen(read("openai_chat", body, None))
+
+
+@pytest.mark.parametrize("more", ["functions", "more_tools"])
+def test_tools_that_stand_twice_in_an_ending(more: str) -> None:
+    """It is not clear which of two equal lists is to be cut out: neither is."""
+    history, messages, tools = KnownHistory(), opening("openai_chat"), tools_of("openai_chat")
+    for number in range(10):
+        messages += turn("openai_chat", number)
+        body = with_tools(body_of("openai_chat", messages), tools, (more, tools))
+        parsed = read("openai_chat", body, history)
+        assert parsed is not None
+        assert parsed.parts.tools is None
+        assert seen(parsed) == seen(read("openai_chat", body, None))
+
+
+def test_a_message_that_is_needed_after_all_beside_known_tools() -> None:
+    """The whole body is decoded then, its tools too."""
+    history, tools, cut = KnownHistory(), tools_of("openai_chat"), []
+    messages = grown(history, tools)
+    for number in range(4):
+        made = [turn("openai_chat", 100 * number + at) for at in range(20)]
+        calls = [call for one, _ in made for call in one["tool_calls"]]
+        messages += [{"role": "assistant", "content": None, "tool_calls": calls}, *[result for _, result in made]]
+        for body in [with_tools(body_of("openai_chat", messages), tools)] * 2:
+            parsed = read("openai_chat", body, history)
+            assert parsed is not None
+            assert seen(parsed) == seen(read("openai_chat", body, None))
+            cut.append(parsed.parts.tools is not None)
+    assert set(cut) == {True, False}
 
 
 @given(st.data())
