@@ -212,6 +212,7 @@ class Planner:
         # Sessions and fingerprints belong to one agent. A window shared by several agents determines its own shard.
         shard, now, snoozed = call.identity.shard, plan.now, plan.bundle.snoozed
         ops, slots = plan.ops, plan.slots
+        before = len(ops) + len(slots)
         unnamed: bool | None = None
         for detector in detectors:
             if detector.of_unnamed:
@@ -228,7 +229,7 @@ class Planner:
                 continue
             else:
                 ops.append(planned)
-            plan.counted += 1
+        plan.counted += len(ops) + len(slots) - before
 
     def _plan_rules(self, policy: CompiledPolicy, call: Call, plan: Plan, group: int) -> None:
         """Add the charges of a policy's rules. Charges that depend only on the sender are cached in its profile."""
