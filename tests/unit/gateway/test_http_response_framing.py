@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from breakloop.errors import UpstreamError
-from breakloop.gateway.framing import ChunkBoundary, ChunkedFraming
+from breakloop.gateway.framing import ChunkBoundary, ChunkedFraming, RequestChunks
 from breakloop.gateway.http_request import CHUNKED
 from breakloop.gateway.http_response import BODY_UNTIL_CLOSE, framing_for
 from tests.each import each
@@ -109,6 +109,60 @@ def test_content_is_not_copied_where_it_need_not_be() -> None:
     piece = b"x" * 1000
     framing.feed(piece)
     assert framing.content[0] is piece
+
+
+@each(
+    "before",
+    [b"", b"5\r\nhello\r\n", b"5\r", b"5\r\n", b"20\r\n", b"5\r\nhello", b"5\r\nhello\r", b"0\r\n", b"1;a=b\r\nx\r\n"],
+)
+@each(
+    "read",
+    [
+        b"5\r\nhello\r\n",
+        b"0005\r\nhello\r\n",
+        b"5\r\nhe\r\no\r\n",
+        b"5\r\nhello\r\n5\r\nhello\r\n",
+        b"5\r\nhello\r\n0\r\n\r\n",
+        b"5\r\nhello",
+        b"5\r\nhelloab",
+        b"6\r\nhello\r\n",
+        b"4\r\nhello\r\n",
+        b"5 \r\nhello\r\n",
+        b"5;a=b\r\nhello\r\n",
+        b"0x5\r\nhello\r\n",
+        b"0_5\r\nhello\r\n",
+        b"+5\r\nhello\r\n",
+        b"5\r\r\nhello\r\n",
+        b"0\r\n\r\n",
+    ],
+)
+def test_a_read_that_looks_like_a_chunk(before: bytes, read: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its size known, a read means the same as with an unknown one, whatever came before."""
+    found: list[object] = []
+    for known in ({}, {b"5": 5, b"0005": 5, b"6": 6, b"4": 4}):
+        monkeypatch.setattr(ChunkedFraming, "sizes", known)
+        framing = ChunkedFraming()
+        framing.feed(before)
+        try:
+            used: object = framing.feed(read)
+        except UpstreamError as error:
+            found.append((str(error), None, None, None))
+        else:
+            found.append((used, b"".join(framing.content), framing.done, framing.boundary))
+    assert found[0] == found[1]
+
+
+def test_sizes_of_chunks_are_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of short lines that were read as such, and no more than so many. None of requests, which are counted."""
+    sizes: dict[bytes, int] = {}
+    monkeypatch.setattr(ChunkedFraming, "sizes", sizes)
+    monkeypatch.setattr(ChunkedFraming, "sizes_max", 3)
+    feed(CHUNKED, b"a\r\n0123456789\r\n4;x=y\r\nabcd\r\n00001\r\nx\r\n01\r\nx\r\n1\r\ny\r\n2\r\nxy\r\n0\r\n\r\n")
+    assert sizes == {b"a": 10, b"01": 1, b"1": 1}
+    requests = RequestChunks(None)
+    for _ in range(2):
+        requests.feed(b"3\r\nabc\r\n")
+    assert requests.sizes == {}
 
 
 @each(
