@@ -88,7 +88,7 @@ class BodyFields(msgspec.Struct, gc=False):
     newest_calls: tuple[int, Message] | None = None  # the last answer with calls and its position, if it is kept
     # An answer, the id of its only call, and its result with its id, if these are the last messages, and kept.
     newest_turn: tuple[Message, object, Message, object] | None = None
-    tools: tuple[str, ...] | None = None  # the names of declared tools, if these were not decoded
+    tools: tuple[str, ...] = ()  # the names of declared tools that were not decoded
 
     def calls_at(self, at: int) -> Message | None:
         """Return the answer at a position if it is the last one with calls, and kept."""
@@ -143,7 +143,7 @@ class Dialect(ABC):
             return ParsedBody(self, body, BodyFields("", [], fields={}), path, unread=True)
         parsed = self.parse(body, path)
         if parsed is not None and not parsed.lenient:
-            history.learn(body, parsed.parts.items, self.name, partial(self.tool_names, parsed.parts.fields))
+            history.learn(body, parsed.parts.items, self.name, partial(self._names_in_tools, parsed.parts.fields))
         return parsed
 
     def read_short(self, short: ShortBody, body: bytes, history: KnownHistory) -> BodyFields | None:
@@ -207,7 +207,7 @@ class Dialect(ABC):
         builder = self.collect_step(parts)
         if builder is None:
             return None
-        tools = tuple(self.tool_names(parts.fields)) if parts.tools is None else parts.tools
+        tools = (*parts.tools, *self.tool_names(parts.fields))
         step = builder.build(tools, len(parts.items) - parts.lead, len(parsed.body))
         return step if step.said or step.calls or step.results or step.users else None  # nothing that can be read
 
@@ -222,6 +222,12 @@ class Dialect(ABC):
             return [name for tool in tools if isinstance(tool, dict) and (name := text(tool.get("name")))]
         declared = getattr(fields, "tools", None)
         return [tool.name for tool in declared[:ITEMS_MAX] if tool.name] if declared else []
+
+    def _names_in_tools(self, fields: Any) -> list[str] | None:
+        """Return the names of declared tools if all of them are in the field `tools`."""
+        if not hasattr(fields, "tools") or self.tool_names(msgspec.structs.replace(fields, tools=[])):
+            return None
+        return self.tool_names(fields)
 
     def add_prompt_texts(self, texts: PromptTexts, parsed: ParsedBody) -> None:
         """Add all texts that the model reads. Raises ValueError if the body is not of the expected shape."""

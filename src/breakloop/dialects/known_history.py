@@ -21,10 +21,11 @@ from typing import Any, Final
 import msgspec
 import xxhash
 
-from breakloop.dialects.base import EARLIER
+from breakloop.dialects.base import EARLIER, SMALL_BODY
 
 CONVERSATIONS: Final = 32  # of one caller, the last ones
 CALLERS: Final = 256
+ENDINGS: Final = 8  # of one caller, which usually declares the same tools in all conversations
 _FIRST, _LAST = 3, 4  # messages at either end that stay: most readers need no others
 _MOST: Final = 64
 _PROBE: Final = 32  # bytes at the end of a beginning that are compared first
@@ -33,11 +34,13 @@ _COMMAS: Final = (b"", b",", b", ")
 _MESSAGES: Final = b'"messages"'
 _OPENING: Final = ord("[")
 _CLOSING: Final = b"]"
-ENDINGS: Final = 8  # of one caller, which most often declares the same tools in all conversations
 _TOOLS_MIN: Final = 1024  # bytes; to cut out fewer is not worth it
 _ENDING_MAX: Final = 1024  # bytes of an ending without its tools
-_NAMES_MAX: Final = 4096  # characters of all names of tools
+_NAMES_MAX: Final = 128  # tools of an ending
+_NAMES_CHARS_MAX: Final = 4096  # of all their names
+_TOOLS: Final = b'"tools"'
 Raw = msgspec.Raw
+ToolNames = Callable[[], Sequence[str] | None]
 _decode_fields: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
@@ -47,7 +50,7 @@ class Ending(msgspec.Struct, eq=False, gc=False):
     size: int
     digest: bytes
     rest: bytes  # the same without the tools
-    tools: tuple[str, ...]  # their names
+    tools: tuple[str, ...]  # their names, without those that other fields declare
 
 
 class Opening(msgspec.Struct, gc=False):
@@ -80,7 +83,7 @@ class ShortBody(msgspec.Struct, gc=False):
     first: int  # how many of the first messages it has
     beginning: Beginning
     state: xxhash.xxh3_128  # of the beginning
-    tools: tuple[str, ...] | None  # the names of those that were cut out; None: none were
+    tools: tuple[str, ...]  # the names of those that were cut out
 
 
 class KnownHistory:
@@ -102,16 +105,20 @@ class KnownHistory:
                 view, end = memoryview(body), one.end
                 state = xxhash.xxh3_128(view[:end])
                 if state.digest() == one.digest:
-                    ending, stop, rest, tools = one.ending, len(body), b"", None
-                    # A body that is valid and ends alike declares the same tools, whatever stands before the ending: it
-                    # closes a list and the body itself, so it begins within a list of the body.
+                    ending, stop, rest = one.ending, len(body), b""
+                    tools: tuple[str, ...] = ()
+                    # A body that is valid and ends alike declares the same tools there, whatever stands before the
+                    # ending: it closes a list and the body itself, so it begins within a list of the body.
                     if ending is not None and xxhash.xxh3_128_digest(view[stop - ending.size :]) == ending.digest:
                         stop, rest, tools = stop - ending.size, ending.rest, ending.tools
                     if one.opening.is_read or not body.startswith(_COMMAS[one.separator], end):
-                        shorter = b"".join((view[: one.first_end], view[end:stop], rest))
-                        return ShortBody(shorter, one.first, one, state, tools)
-                    shorter = b"".join((view[: one.start], view[end + one.separator : stop], rest))
-                    return ShortBody(shorter, 0, one, state, tools)
+                        first, pieces = one.first, (view[: one.first_end], view[end:stop], rest)
+                    else:
+                        first, pieces = 0, (view[: one.start], view[end + one.separator : stop], rest)
+                    shorter = b"".join(pieces)
+                    if rest and len(shorter) <= SMALL_BODY:  # its messages would be decoded in another way
+                        shorter = shorter.ljust(SMALL_BODY + 1)
+                    return ShortBody(shorter, first, one, state, tools)
         return None
 
     def restore(self, body: bytes, items: list[Any], short: ShortBody) -> bool:
@@ -137,16 +144,17 @@ class KnownHistory:
             probes[0] = _probe(body, known.end)
         return True
 
-    def learn(self, body: bytes, items: list[Any], dialect: str, tools: Callable[[], Sequence[str]]) -> None:
-        """Take the messages of a body that was decoded as a whole. `tools` returns the names of its tools."""
+    def learn(self, body: bytes, items: list[Any], dialect: str, tools: ToolNames) -> None:
+        """Take the messages of a body that was decoded as a whole. `tools` returns the names of its tools; None if it
+        declares some in other fields, too."""
         found = _beginning(body, items, self._first, self._last, dialect) if self._last <= _MOST else None
         if found is not None:
-            found.ending = self._ending(dialect, body[_end(found, items, self._last) :], tools)
+            found.ending = self._ending_of(dialect, body[_messages_end(found, items, self._last) :], tools)
             self._beginnings.insert(0, found)
             self._probes.insert(0, _probe(body, found.end))
             del self._beginnings[CONVERSATIONS:], self._probes[CONVERSATIONS:]
 
-    def _ending(self, dialect: str, last: bytes, tools: Callable[[], Sequence[str]]) -> Ending | None:
+    def _ending_of(self, dialect: str, last: bytes, tools: ToolNames) -> Ending | None:
         """Return the ending of a body, if it has tools that are worth cutting out."""
         if len(last) < _TOOLS_MIN:
             return None
@@ -155,7 +163,7 @@ class KnownHistory:
         if key not in endings:
             if len(endings) >= ENDINGS:
                 self._drop(endings.pop(next(iter(endings))))
-            endings[key] = _ending(last, digest, tools)
+            endings[key] = _read_ending(last, digest, tools)
         return endings[key]
 
     def _drop(self, ending: Ending | None) -> None:
@@ -189,24 +197,25 @@ def _beginning(body: bytes, items: list[Any], first: int, last: int, dialect: st
     return None
 
 
-def _end(known: Beginning, items: list[Any], last: int) -> int:
+def _messages_end(known: Beginning, items: list[Any], last: int) -> int:
     """Return where the messages of the body end that a beginning is from."""
     return known.end + sum(map(len, items[-last:])) + last * known.separator
 
 
-def _ending(last: bytes, digest: bytes, tools: Callable[[], Sequence[str]]) -> Ending | None:
+def _read_ending(last: bytes, digest: bytes, tools: ToolNames) -> Ending | None:
     """Return what follows the messages of a body; None if there are no tools to cut out, or it is not clear where."""
     try:
         fields = _decode_fields(b'{"messages":[' + last)
     except (ValueError, RecursionError):
         return None
     declared = bytes(fields.get("tools", b""))
-    if len(declared) < _TOOLS_MIN or declared[0] != _OPENING or last.count(declared) != 1:
+    at = last.find(b"[", last.find(_TOOLS))
+    if len(declared) < _TOOLS_MIN or not last.startswith(declared, at):
         return None
-    rest, names = last.replace(declared, b"[]"), tuple(tools())
-    if len(rest) > _ENDING_MAX or sum(map(len, names)) > _NAMES_MAX:
+    rest, names = last[:at] + b"[]" + last[at + len(declared) :], tools()
+    if names is None or len(rest) > _ENDING_MAX or len(names) > _NAMES_MAX or sum(map(len, names)) > _NAMES_CHARS_MAX:
         return None
-    return Ending(len(last), digest, rest, names)
+    return Ending(len(last), digest, rest, tuple(names))
 
 
 def _probe(body: bytes, end: int) -> tuple[bytes, int]:

@@ -214,9 +214,7 @@ class OpenAIChat(OpenAI):
         if type(call_id) is not str:
             call_id = text(call_id)
         said, ids = without_additions(said) if said else "", (call_id,) if call_id else ()
-        results, tools = (result(found, result_id),), parts.tools
-        if tools is None:
-            tools = tuple(self.tool_names(parts.fields))
+        results, tools = (result(found, result_id),), (*parts.tools, *self.tool_names(parts.fields))
         return _new(
             Step, (said, calls, ids, results, (), tools, len(parts.items), len(parsed.body), False, None, False)
         )

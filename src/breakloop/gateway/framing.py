@@ -15,7 +15,7 @@ from breakloop.errors import RequestError, UpstreamError
 FIELD_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\t -~\x80-\xff]*)")
 _FRAMING_LINE: Final = re.compile(rb"(?i:host|content[-_]length|transfer[-_]encoding):")  # never in a trailer
 _BYTES_PER_CHUNK: Final = 64
-_SIZE_LINE_MAX: Final = 4  # characters of a line with a size that is kept
+_SIZE_LINE_MAX: Final = 4  # bytes of the longest size line that is cached
 
 
 class ChunkBoundary(NamedTuple):
@@ -48,11 +48,13 @@ class LengthFraming:
 
 
 class ChunkedFraming:
-    """A chunked body. Usually one read is one complete chunk: `feed` does not loop then."""
+    """A chunked body. Usually one read is one complete chunk, and another one had the same size: `feed` does not loop
+    then.
+    """
 
     __slots__ = ("_left", "_partial", "_trailer_bytes", "content", "done")
 
-    # Sizes by the lines that were read as such: those of events recur, and looking one up takes a tenth of the time.
+    # Chunk sizes by their size line. Those of events recur, and looking one up takes a tenth of the time of reading it.
     sizes: ClassVar[dict[bytes, int]] = {}
     sizes_max = 1024
     chunk_line = staticmethod(re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t -~\x80-\xff]*+)?[ \t]*+").fullmatch)
@@ -71,10 +73,10 @@ class ChunkedFraming:
         size = len(data)
         end = data.find(b"\r\n", 1, _SIZE_LINE_MAX + 2)
         if end > 0:
-            left = self.sizes.get(data[:end])
+            length = self.sizes.get(data[:end])
             if (
-                left is not None
-                and end + left + 4 == size
+                length is not None
+                and end + length + 4 == size
                 and not (self._left or self._partial)
                 and self._trailer_bytes < 0
                 and data.endswith(b"\r\n")
@@ -150,7 +152,9 @@ class ChunkedFraming:
         self._left = left = int(found[1], 16)
         if not left:
             self._trailer_bytes = 0
-        elif end - start <= _SIZE_LINE_MAX and len(self.sizes) < self.sizes_max:
+        elif end - start <= _SIZE_LINE_MAX and self.sizes_max:
+            if len(self.sizes) >= self.sizes_max:
+                self.sizes.clear()
             self.sizes[data[start:end]] = left
 
     def _malformed(self, what: str) -> Exception:

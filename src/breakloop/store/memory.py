@@ -526,7 +526,9 @@ class MemoryStore:
         return newer
 
 
-_Taken = tuple[Sequence[float], int, Sequence[tuple[str, float, float]]]  # as the last parts of `BucketRows`
+_Taken = tuple[
+    Sequence[float], int, Sequence[tuple[str, float, float]]
+]  # `lefts`, `tightest` and `full` of `BucketRows`
 
 
 def _taken(rows: BucketRows, buckets: ExpiringTable, now: float) -> _Taken | None:

@@ -308,7 +308,7 @@ def test_known_tools_are_not_decoded_again(dialect: str) -> None:
         step = parsed.newest_step()
         assert step is not None
         assert step.tools == tuple([f"tool_{at}" for at in range(8)])
-        cut += parsed.parts.tools is not None
+        cut += bool(parsed.parts.tools)
     assert cut == 16  # as soon as there are messages to cut out
 
 
@@ -355,7 +355,7 @@ def test_other_tools_are_read(small: bool) -> None:
         body = with_tools(body_of("openai_chat", messages), other)
         parsed = read("openai_chat", body, history)
         assert parsed is not None
-        assert parsed.parts.tools is None
+        assert not parsed.parts.tools
         assert seen(parsed) == seen(read("openai_chat", body, None))
 
 
@@ -387,7 +387,7 @@ def test_what_stands_before_a_known_ending(before: bytes) -> None:
     whole = with_tools(body_of("openai_chat", messages), tools_of("openai_chat"))
     known = history.shorten(whole, "openai_chat")
     assert known is not None
-    assert known.tools is not None
+    assert known.tools
     ending = known.beginning.ending
     assert ending is not None
     at = len(whole) - ending.size
@@ -409,17 +409,85 @@ def test_an_ending_that_overlaps_the_known_beginning() -> None:
         assert seen(read("openai_chat", body, history)) == seen(read("openai_chat", body, None))
 
 
-@pytest.mark.parametrize("more", ["functions", "more_tools"])
-def test_tools_that_stand_twice_in_an_ending(more: str) -> None:
-    """It is not clear which of two equal lists is to be cut out: neither is."""
+@pytest.mark.parametrize("twice", [True, False])
+@pytest.mark.parametrize("before", [True, False])
+def test_functions_beside_tools(before: bool, twice: bool) -> None:
+    """The old field declares tools, too. Conversations of a caller with and without it do not mix."""
+    history, tools = KnownHistory(), tools_of("openai_chat")
+    talks: list[list[Message]] = [[{"role": "user", "content": f"Find harbour {number}."}] for number in range(2)]
+    for number in range(14):
+        for talk, messages in enumerate(talks):
+            messages.extend(turn("openai_chat", number, 1500))
+            body = with_tools(body_of("openai_chat", messages), tools)
+            if talk != twice or number > 11:
+                named = b'"functions":[{"name":"delete"}],'
+                body = (
+                    body.replace(b"{", b"{" + named, 1)
+                    if before
+                    else body.replace(b'"max_tokens"', named + b'"max_tokens"')
+                )
+            assert seen(read("openai_chat", body, history)) == seen(read("openai_chat", body, None))
+
+
+def test_an_escaped_second_list_of_messages() -> None:
+    """However short what is left of a body may be, the last list counts."""
+    history, messages = KnownHistory(), opening("openai_chat")
+    for number in range(30):
+        messages += turn("openai_chat", number, 100)
+        parsed = read("openai_chat", with_tools(body_of("openai_chat", messages), tools_of("openai_chat")), history)
+        if parsed is not None and parsed.known_opening is not None and not parsed.known_opening.session:
+            parsed.keep_session("a", parsed.opening())
+    whole = with_tools(body_of("openai_chat", messages), tools_of("openai_chat"))
+    known = history.shorten(whole, "openai_chat")
+    assert known is not None
+    ending = known.beginning.ending
+    assert ending is not None
+    at = len(whole) - ending.size
+    other = json.dumps(messages[-8:], separators=(",", ":"))[:-1].encode()
+    body = whole[:at] + b'],"messag\\u0065s":' + other + whole[at:]
+    assert seen(read("openai_chat", body, history)) == seen(read("openai_chat", body, None))
+
+
+def test_names_of_tools_are_bounded() -> None:
+    """Tools with more or longer names are decoded with each request."""
+    for count, name in ((129, "t"), (100, "t" * 60)):
+        history, messages = KnownHistory(), opening("openai_chat")
+        tools = [
+            {"type": "function", "function": {"name": f"{name}{at}", "description": "x" * 20}} for at in range(count)
+        ]
+        for number in range(10):
+            messages += turn("openai_chat", number)
+            body = with_tools(body_of("openai_chat", messages), tools)
+            parsed = read("openai_chat", body, history)
+            assert parsed is not None
+            assert not parsed.parts.tools
+            assert seen(parsed) == seen(read("openai_chat", body, None))
+
+
+@pytest.mark.parametrize("more", [("functions", None), ("metadata", "tools"), ("tools", None)])
+def test_tools_that_stand_twice_in_an_ending(more: tuple[str, str | None]) -> None:
+    """It is not clear which of two equal lists is to be cut out, or other fields declare tools: none are."""
     history, messages, tools = KnownHistory(), opening("openai_chat"), tools_of("openai_chat")
     for number in range(10):
         messages += turn("openai_chat", number)
-        body = with_tools(body_of("openai_chat", messages), tools, (more, tools))
+        name, inner = more
+        body = with_tools(body_of("openai_chat", messages), tools, (name, {inner: tools} if inner else tools))
         parsed = read("openai_chat", body, history)
         assert parsed is not None
-        assert parsed.parts.tools is None
+        assert not parsed.parts.tools
         assert seen(parsed) == seen(read("openai_chat", body, None))
+
+
+def test_another_field_of_that_name() -> None:
+    """Only the tools of the body itself are cut out, and only where they stand first. Messages are cut out all the same."""
+    history, messages, tools = KnownHistory(), opening("openai_chat"), tools_of("openai_chat")
+    for number in range(10):
+        messages += turn("openai_chat", number)
+        body = with_tools(body_of("openai_chat", messages), tools)
+        body = body.replace(b', "tools":', b', "prediction": {"tools": ["a"]}, "tools":')
+        parsed = read("openai_chat", body, history)
+        assert seen(parsed) == seen(read("openai_chat", body, None))
+        assert is_short(parsed) is (number > 3)
 
 
 def test_a_message_that_is_needed_after_all_beside_known_tools() -> None:
@@ -434,7 +502,7 @@ def test_a_message_that_is_needed_after_all_beside_known_tools() -> None:
             parsed = read("openai_chat", body, history)
             assert parsed is not None
             assert seen(parsed) == seen(read("openai_chat", body, None))
-            cut.append(parsed.parts.tools is not None)
+            cut.append(bool(parsed.parts.tools))
     assert set(cut) == {True, False}
 
 

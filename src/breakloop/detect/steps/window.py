@@ -27,7 +27,7 @@ _NO_WORDS: Final = bytes(HALF * 8)
 _EMPTY: Final = array(WORD, _NO_WORDS)
 _MANY: Final = 40  # digests, for which unpacking all words takes less time than unpacking one for each
 # Which bits of its word a digest sets, by its last 12 bits: computing them each time would cost as much as the rest. An
-# array takes 32 KB, and a tuple 180, less of which stays in the cache of the processor.
+# array takes 32 KB, a tuple 180 KB, too much to stay in the processor's cache.
 _BIT: Final = [1 << place for place in range(64)]
 _BITS: Final = array(
     WORD,
