@@ -107,8 +107,11 @@ async def until(happened: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_connections_are_shared_evenly(shares: ConnectionCounts, together: bool) -> None:
+def test_connections_are_shared_evenly(
+    shares: ConnectionCounts, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A burst and one after the other; those that close make room for new ones (S-5)."""
+    monkeypatch.setattr(sharing, "_PATIENCE_S", DEADLINE_S)  # a busy machine may take longer than the real one
 
     async def steps(servers: list[Server], port: int) -> None:
         if together:
