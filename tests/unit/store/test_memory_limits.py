@@ -14,9 +14,18 @@ from breakloop.store.limit_ops import (
     TakeTokens,
     account_in_redis,
     breaker_in_redis,
+    bucket_rows,
 )
 from breakloop.store.memory import MemoryStore
-from breakloop.store.ops import AdjustCharge, BreakerResult, Deny, Op
+from breakloop.store.ops import (
+    AdjustCharge,
+    BreakerResult,
+    CountFingerprint,
+    Deny,
+    FingerprintCount,
+    FingerprintSpec,
+    Op,
+)
 from tests.stores import NO_LIMITER, NO_OWNER, NO_RULE
 
 NOW = 1_800_000_000.0
@@ -48,6 +57,79 @@ def test_a_bucket_is_kept_until_it_is_full() -> None:
     assert store.kept()["buckets"]["tb"] == (NOW + 2 + 24, -2.0, NOW + 2)
     store.correct([AdjustCharge(TEN, "tb", -99.0)], NOW + 4)
     assert store.kept()["buckets"]["tb"] == (NOW + 4, 10.0, NOW + 4)
+
+
+def test_buckets_that_hold_enough_beside_counts() -> None:
+    """The bucket with the smallest share left is named, unless a count trips (S-2)."""
+    small, large = (
+        TakeTokens(BucketSpec(0.5, burst), f"tb:{burst}", 4.0, NO_LIMITER, NO_RULE) for burst in (10.0, 40.0)
+    )
+    for counts in (0, 1, 2):
+        store = MemoryStore(10)
+        found = [CountFingerprint(FingerprintSpec(60.0, 2), f"ld:{number}", NO_OWNER) for number in range(counts)]
+        ops: list[Op] = [*found, large, small]
+        rows = bucket_rows([large, small])
+        assert rows is not None
+        store.commit(ops, NOW)  # buckets that are new
+        done = store.commit(ops, NOW, (), rows)
+        assert (done.results[counts:], done.denied_at, done.tightest) == ([32.0, 2.0], -1, counts + 1)
+
+
+def test_a_count_that_only_reports_beside_buckets() -> None:
+    """It denies nothing, but no limit is named in its place (S-2)."""
+    reporting = CountFingerprint(FingerprintSpec(60.0, 0, denies=False), "ld:a", NO_OWNER)
+    bucket = TakeTokens(TEN, "tb", 1.0, NO_LIMITER, NO_RULE)
+    store, rows = MemoryStore(10), bucket_rows([bucket])
+    store.commit([bucket], NOW)
+    done = store.commit([reporting, bucket], NOW, (), rows)
+    assert (done.results[1:], done.denied_at, done.tightest) == ([8.0], -1, -1)
+
+
+def test_an_opening_of_many_senders_beside_buckets() -> None:
+    """A count that is only reported, because its sender sends many other requests, denies nothing (LD-1)."""
+    bucket, spec = TakeTokens(TEN, "tb", 0.1, NO_LIMITER, NO_RULE), FingerprintSpec(60.0, 1)
+    store, rows = MemoryStore(100), bucket_rows([bucket])
+    opening = CountFingerprint(spec, "cnt:opening:00000000", NO_OWNER).within("mix:a")
+    opening.opening = True
+    others = [CountFingerprint(spec, f"cnt:other:{number:08}", NO_OWNER).within("mix:a") for number in range(1, 7)]
+    done = [store.commit([other, opening, bucket], NOW, (), rows) for other in others]
+    assert [one.denied_at for one in done] == [-1] * 6
+    found = done[-1].results[1]
+    assert isinstance(found, FingerprintCount)
+    assert (found.hits, found.tripped, found.mixed, done[-1].tightest) == (6, True, True, -1)
+
+
+def test_full_buckets_are_changed_and_saved() -> None:
+    """The one with the smallest share left counts, not the smallest one (S-1, S-2)."""
+    small = TakeTokens(BucketSpec(1.0, 10.0), "tb:small", 1.0, NO_LIMITER, NO_RULE)
+    large = TakeTokens(BucketSpec(1.0, 40.0), "tb:large", 36.0, NO_LIMITER, NO_RULE)
+    store, rows = MemoryStore(10), bucket_rows([small, large])
+    store.commit([small, large], NOW)
+    buckets = store.kept()["buckets"]
+    buckets.dirty = {}
+    done = store.commit([small, large], NOW + 100, (), rows)
+    assert (done.results, done.tightest) == ([9.0, 4.0], 1)
+    assert [*buckets.items()] == [("tb:small", (NOW + 101, 9.0, NOW + 100)), ("tb:large", (NOW + 136, 4.0, NOW + 100))]
+    assert [*buckets.dirty] == ["tb:small", "tb:large"]
+
+
+def test_an_account_of_a_budget_that_was_lowered() -> None:
+    """Once it is half spent, a denial moves it to those that are kept longest (S-2)."""
+    store = MemoryStore(10)
+    charged(store, "cb", 45, NOW + HOUR)
+    assert "cb" in store.kept()["accounts"]
+    lower = ChargeBudget(BudgetSpec(80), "cb", 50, NOW + HOUR, NO_LIMITER, NO_RULE)
+    assert store.commit([lower], NOW).denied_at == 0
+    assert "cb" in store.kept()["spent"]
+
+
+def test_accounts_that_are_half_spent_are_kept_longest() -> None:
+    """Those with less are in the table that is emptied first (S-2)."""
+    store = MemoryStore(10)
+    charged(store, "cb:some", 49, NOW + HOUR)
+    charged(store, "cb:half", 50, NOW + HOUR)
+    assert [*store.kept()["accounts"]] == ["cb:some"]
+    assert [*store.kept()["spent"]] == ["cb:half"]
 
 
 def test_correcting_keeps_nothing_for_what_is_full() -> None:

@@ -95,6 +95,15 @@ def _idle(after_s: float) -> bool:
     return counted(store, spec, NOW + after_s).hits == 2
 
 
+def test_hits_that_left_the_window_do_not_push_out_others() -> None:
+    """Only so many hits are kept, of those in the window (LD-1)."""
+    store, spec = MemoryStore(), FingerprintSpec(60.0, 0, sliding=True)
+    for at_s, hits in ((0.0, 200), (50.0, 150)):
+        for _ in range(hits):
+            counted(store, spec, NOW + at_s)
+    assert counted(store, spec, NOW + 61.0).hits == 151
+
+
 def _sliding(after_s: float) -> bool:
     store, spec = MemoryStore(), FingerprintSpec(60.0, 5, sliding=True)
     counted(store, spec, NOW)

@@ -41,6 +41,16 @@ def meter(life: Life, key: str, amount: float, spec: BreakerSpec = BREAKER) -> B
     return result
 
 
+def test_what_ends_at_the_moment_of_a_start_is_gone(tmp_path: Path, clock: FakeClock) -> None:
+    """An entry is there until its expiry, and not at it (S-1)."""
+    life = Life(tmp_path, clock)
+    life.take("tb:a", 30.0)
+    (ends,) = [entry[0] for entry in life.durable._tables["buckets"].values()]
+    life.end()
+    clock.advance(ends - clock.steady())
+    assert Life(tmp_path, clock).loaded == 0
+
+
 @pytest.mark.parametrize("how", ["end", "kill"])
 def test_everything_outlives_the_process(tmp_path: Path, how: str, clock: FakeClock) -> None:
     """Counts, cooldowns, traffic, landed calls, buckets, budgets, breakers and windows (S-1)."""

@@ -44,6 +44,20 @@ def test_parts_come_back_in_order(tmp_path: Path) -> None:
     again.close()
 
 
+def test_the_time_of_a_save_comes_back(tmp_path: Path) -> None:
+    """With how far the time of day was ahead of it (S-1)."""
+    file, _, _ = opened(tmp_path)
+    found: list[tuple[float, float]] = []
+    for change in (SegmentChange([part("a")], NOW, NOW), SegmentChange([part("a")], NOW, NOW, ahead_s=7.5)):
+        assert file.write(change)
+        other = StateFile(tmp_path, print)
+        other.load(lambda _pack: None, lambda latest, ahead_s: found.append((latest, ahead_s)))
+        other.close()
+        file, _, _ = opened(tmp_path)
+    file.close()
+    assert found == [(NOW, 0.0), (NOW, 7.5)]
+
+
 def test_a_whole_save_replaces_everything(tmp_path: Path) -> None:
     """In one transaction (S-1)."""
     file, _, _ = opened(tmp_path)

@@ -292,3 +292,16 @@ def test_another_problem_is_told_at_once(clock: FakeClock) -> None:
         troubles.failed(f"problem {number}", "nothing is stored")
         kept.append(len(troubles._told_at))
     assert (len(told), max(kept)) == (102, 21)
+
+
+def test_a_clock_that_is_set_back_does_not_silence_troubles() -> None:
+    """Even by half a second: how long ago the last report was is not known then."""
+    told: list[SqliteTrouble] = []
+    clock = FakeClock(1_800_000_000.0)
+    troubles = Troubles("some.db", told.append, clock)
+    troubles.failed("disk full", "not saved")
+    troubles.failed("disk full", "not saved")
+    assert len(told) == 1
+    clock.step(-0.5)
+    troubles.failed("disk full", "not saved")
+    assert len(told) == 2
