@@ -134,17 +134,23 @@ def stream_head() -> bytes:
 
 
 @cache
-def stream_chunks() -> tuple[bytes, ...]:
-    """100 events in a transfer chunk each: a role, words, the end, usage, and `[DONE]` with the end of the body."""
+def stream_chunks(padded: bool = False) -> tuple[bytes, ...]:  # noqa: FBT001, FBT002 - a key of the cache
+    """100 events in a transfer chunk each: a role, words, the end, usage, and `[DONE]` with the end of the body.
+    `padded`: in a field of their own, letters hide how long a word is."""
     usage = {"prompt_tokens": 431, "completion_tokens": 96, "total_tokens": 527}
     events = [_event({"role": "assistant", "content": "", "refusal": None})]
-    events += [_event({"content": f" harbour{number}"}) for number in range(CHUNKS - 4)]
+    events += [
+        _event({"content": f" harbour{number}"}, padding=f"aB{number:04}x"[number % 5 :] if padded else "")
+        for number in range(CHUNKS - 4)
+    ]
     events += [_event({}, "stop"), _event(None, None, usage), b"data: [DONE]\n\n"]
     chunks = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
     return (*chunks[:-1], chunks[-1] + b"0\r\n\r\n")
 
 
-def _event(delta: dict[str, Any] | None, finish: str | None = None, usage: dict[str, int] | None = None) -> bytes:
+def _event(
+    delta: dict[str, Any] | None, finish: str | None = None, usage: dict[str, int] | None = None, padding: str = ""
+) -> bytes:
     choices = [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]
     content = {
         **_STAMP,
@@ -152,6 +158,7 @@ def _event(delta: dict[str, Any] | None, finish: str | None = None, usage: dict[
         "system_fingerprint": "fp_7c55e7b3a1",
         "choices": [] if delta is None else choices,
         "usage": usage,
+        **({"obfuscation": padding} if padding else {}),
     }
     return b"data: %b\n\n" % _json(content)
 

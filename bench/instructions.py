@@ -52,7 +52,8 @@ class Case:
     policy: dict[str, Any] | None = None  # None: the built-in protection
     settings: dict[str, Any] = field(default_factory=dict)
     allowed: bool = True
-    answer: Callable[[int], bytes] | None = None  # of the upstream: the request goes through the proxy
+    # Of the upstream, in the pieces in which it comes: the request goes through the proxy.
+    answer: Callable[[int], bytes | Sequence[bytes]] | None = None
     provider: str = "openai"
     many: int = MANY
 
@@ -77,6 +78,7 @@ def _proxied() -> list[Case]:
     """Calls through the proxy: those of `bench proxy`, and agents whose conversations grow, with and without names."""
     off = {"loop_guard": {"max_hits": 0}}
     found = [_same_opening(2, "forwarded", off), *[_same_opening(size_kb, "proxied") for size_kb in (2, 20)]]
+    found += [_streamed("forwarded", off), _streamed("proxied"), _streamed("proxied", padded=True)]
     for anthropic, named in ((False, False), (False, True), (True, False), (True, True)):
         for size_kb in _SIZES_KB:
             one = Conversations(size_kb * 1024, anthropic=anthropic, named=named)
@@ -96,6 +98,17 @@ def _same_opening(size_kb: int, what: str, settings: dict[str, Any] | None = Non
     """A request of `bench proxy`: the opening and the history of one conversation, and a last message that is new."""
     numbered, answer = _with_number(chat.call(size_kb * 1024)), partial(chat.numbered, chat.answer())
     return Case(f"{what}, {size_kb} KB", numbered, settings=settings or {}, answer=answer)
+
+
+def _streamed(what: str, settings: dict[str, Any] | None = None, *, padded: bool = False) -> Case:
+    """A request of `bench streams`, whose answer comes in 100 chunks."""
+    numbered, head, chunks = _with_number(chat.call(2048, chat.PACED)), chat.stream_head(), chat.stream_chunks(padded)
+
+    def answer(number: int) -> list[bytes]:
+        return [chat.numbered(head, number), *chunks]
+
+    name = f"{what}, a stream of {chat.CHUNKS} chunks{', padded' if padded else ''}"
+    return Case(name, numbered, settings=settings or {}, answer=answer, many=_MANY_LARGE)
 
 
 def _with_number(request: Pieces) -> Callable[[int], bytes]:
@@ -123,14 +136,14 @@ def _step(number: int) -> bytes:
 
 
 class _Transport(asyncio.Transport):
-    """Keeps the last reply."""
+    """Keeps the beginning of the last reply."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 4711)})
         self.sent = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.sent = bytes(data)
+        self.sent = self.sent or bytes(data)
 
     def is_closing(self) -> bool:
         return False
@@ -178,17 +191,19 @@ class _Subject:
         self._connection.connection_made(self._transport)
         self._upstream = None if case.answer is None else _connected(server, case.provider)
 
-    def decide(self, exchanges: Sequence[tuple[bytes, bytes]], *, allowed: bool) -> None:
-        """Send requests, each with the response of the upstream; b"" for a decision."""
+    def decide(self, exchanges: Sequence[tuple[bytes, Sequence[bytes]]], *, allowed: bool) -> None:
+        """Send requests, each with the response of the upstream; none for a decision."""
         receive, turn, upstream = self._connection.data_received, self._turns.turn, self._upstream
         for request, answer in exchanges:
+            self._transport.sent = b""
             receive(request)
             turn()
             if upstream is not None:
                 if upstream.exchange is None:
                     break
-                upstream.data_received(answer)
-                turn()
+                for piece in answer:
+                    upstream.data_received(piece)
+                    turn()
         if self._transport.sent.startswith(_ALLOWED) is not allowed:
             raise SystemExit(f"bench: unexpected reply: {self._transport.sent!r}")
 
@@ -204,10 +219,13 @@ def _connected(server: Any, provider: str) -> Any:
     return connection
 
 
-def exchanges_of(case: Case, numbers: range) -> list[tuple[bytes, bytes]]:
+def exchanges_of(case: Case, numbers: range) -> list[tuple[bytes, Sequence[bytes]]]:
     """Return the requests with these numbers, with their answers."""
-    answer = case.answer or (lambda _: b"")
-    return [(case.request(number), answer(number)) for number in numbers]
+    found: list[tuple[bytes, Sequence[bytes]]] = []
+    for number in numbers:
+        answer = () if case.answer is None else case.answer(number)
+        found.append((case.request(number), (answer,) if isinstance(answer, bytes) else answer))
+    return found
 
 
 async def _child(folder: Path, pattern: str) -> None:
@@ -227,7 +245,7 @@ async def _child(folder: Path, pattern: str) -> None:
         gc.enable()
 
 
-def _count(case: Case, subject: _Subject, exchanges: Sequence[tuple[bytes, bytes]]) -> None:
+def _count(case: Case, subject: _Subject, exchanges: Sequence[tuple[bytes, Sequence[bytes]]]) -> None:
     """Fork the processes that are counted, and print which one did what."""
     for count in (FEW, case.many):
         sys.stdout.flush()

@@ -138,6 +138,11 @@ class StreamProbe:
         self._new_chars += len(text)
         return self._check() if self._new_chars >= PROBE_CHARS else self.found
 
+    @property
+    def room(self) -> int:
+        """How many characters are missing until the next check; 0 once a repetition was found."""
+        return 0 if self.found else PROBE_CHARS - self._new_chars
+
     def _check(self) -> bool:
         new = "".join(self._new)
         self._new.clear()
@@ -355,6 +360,13 @@ class RepetitionWatch(StreamFinding):
         self._open.pop(choice, None)
         self.found = bool(self._open) and all(self._open.values())
 
+    def room(self, choice: int, part: int, *, is_reasoning: bool) -> int:
+        """Return how many characters of a text are missing until its next check; 0 if its probe is not kept, or the
+        stream is to be cut.
+        """
+        text = (self._reasoning if is_reasoning else self._texts).get(choice)
+        return 0 if self.found or text is None or text[0] != part else text[1].room
+
     def _repeats(self, choice: int, probe: StreamProbe) -> None:
         if self.probe is not probe:
             self.probe, self.what, self.times = probe, probe.what, probe.times
@@ -435,6 +447,17 @@ class CompletionWatch:
         self._open.discard(choice)
         if self._repetition is not None:
             self._repetition.on_finish(choice)
+
+    def room(self, choice: int, part: int, *, is_reasoning: bool) -> int:
+        """Return how many characters are missing until a cap is exceeded, or the text is checked; 0 if the stream is to
+        be cut.
+        """
+        if self._reached:
+            return 0
+        room = min(PROBE_CHARS, self._next_chars - self.chars + 1)
+        if self._repetition is not None:
+            room = min(room, self._repetition.room(choice, part, is_reasoning=is_reasoning))
+        return int(room)
 
     def _count(self, choice: int, piece: str) -> None:
         self.chars += len(piece) if piece.isascii() else chars_of(piece)

@@ -22,6 +22,7 @@ import xxhash
 from breakloop.dialects.content import LOADED_MAX_BYTES, arguments, count, is_dense, load
 from breakloop.dialects.encoding import EncodingError, Unpacker
 from breakloop.dialects.framing import BODY, EVENT_MAX_BYTES, STREAM, Form, event_parser
+from breakloop.dialects.text_events import TextEvents, TextPiece, decoded, text_events
 from breakloop.model.call import Answer, ToolCall, Usage
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ class StreamListener(Protocol):
         ...
 
     def on_finish(self, choice: int) -> None: ...
+
+    def room(self, choice: int, part: int, *, is_reasoning: bool) -> int:
+        """Return how many characters of this text, less one, may come before the listener has to know them."""
+        ...
 
 
 class TextPieces:
@@ -129,7 +134,8 @@ class AnswerBuilder(ABC):
 
     __slots__ = (
         "_arguments_room", "_calls", "_complete", "_incomplete", "_reports_calls", "_room", "_text", "_texts", "_write",
-        "ended", "error", "finish", "has_spoken", "listener", "model", "response_id", "unreadable", "usage",
+        "ended", "error", "finish", "has_reasoned", "has_spoken", "listener", "model", "response_id", "unreadable",
+        "usage",
     )  # fmt: skip
 
     USAGE: str = "usage"  # the field that holds the dialect's token counts
@@ -141,6 +147,7 @@ class AnswerBuilder(ABC):
     def __init__(self, listener: StreamListener | None = None) -> None:
         self.listener = listener
         self.has_spoken = False  # set by each piece of text that the listener gets, reset by the stream reader
+        self.has_reasoned = False  # likewise, of reasoning
         self._texts: dict[int, TextPieces] = {}
         self._text: int | None = None  # the number of the text that `_write` continues
         self._write: Callable[[str], object] = _discard
@@ -165,6 +172,10 @@ class AnswerBuilder(ABC):
     @abstractmethod
     def read_fields(self, fields: dict[str, Any]) -> None:
         """Read an answer that came as one body, or one event that had to be decoded leniently."""
+
+    def text_piece(self, payload: bytes) -> TextPiece | None:  # noqa: ARG002
+        """Return what an event says that only adds to a text; None for any other. May raise as `read_event` does."""
+        return None
 
     @abstractmethod
     def read_usage(self, fields: dict[str, Any]) -> Usage | None:
@@ -221,6 +232,7 @@ class AnswerBuilder(ABC):
         """Report a piece of reasoning. It is not part of the answer."""
         listener = self.listener
         if listener is not None:
+            self.has_reasoned = True
             if self.SINGLE:
                 listener.on_reasoning(0, number, piece)
             else:
@@ -439,6 +451,7 @@ _TURN_BYTES: Final = 16 * 1024
 _PACKED_TURN_BYTES: Final = 1024
 _BAD_MAX: Final = 100  # unreadable events in a row after which reading stops
 _TAIL_BYTES: Final = 4096  # kept of a body that is too large: token counts are near its end
+_TRIES_MAX: Final = 8  # of a stream; where each event has a number of its own, further ones are of no use
 _BAD: Final = (ValueError, RecursionError)  # broken JSON, an unexpected type, unlimited nesting
 
 
@@ -563,16 +576,73 @@ def _no_events(_content: bytes) -> Sequence[bytes]:
 class ListeningReader(StreamReader):
     """Reads events, reports them to a listener, and can end the stream. For dialects with `ends_streams`."""
 
-    __slots__ = ("_dialect", "_read_event", "_state", "_stopped")
+    __slots__ = (
+        "_alike", "_dialect", "_listener", "_read_event", "_state", "_stopped", "_tries_left", "collecting",
+    )  # fmt: skip
 
     def __init__(self, dialect: Dialect, listener: StreamListener, form: Form = STREAM) -> None:
         self._dialect = dialect
         builder = dialect.answer_builder(listener)
         super().__init__(builder, form=form)
+        self._listener = listener
         self._state = StreamState(dialect.kept_events)
         self._read_event = builder.read_event
         self._read = self._read_and_note
         self._stopped = False
+        self._alike: TextEvents | None = None  # those of the text that was added to last
+        self._tries_left = _TRIES_MAX if form == STREAM else 0
+        self.collecting: TextEvents | None = None  # the same, if the next event may be one of them
+
+    def feed(self, content: bytes) -> None:
+        collecting = self.collecting
+        if collecting is not None:
+            if collecting.add(content):
+                return
+            self.collecting = None
+            self._read_collected(collecting)
+        super().feed(content)
+        builder = self._builder
+        if self._tries_left and (builder.has_spoken or builder.has_reasoned) and self._events.between:
+            self._learn(content)
+        alike = self._alike
+        if alike is not None and alike.match_beginning(content) and self._events.between:
+            text = alike.text
+            alike.allow(self._listener.room(text.choice, text.part, is_reasoning=text.is_reasoning))
+            self.collecting = alike
+
+    def _learn(self, event: bytes) -> None:
+        """Find out whether the next events may be like the one that was just read."""
+        self._builder.has_reasoned = False
+        if b"\\" in event or (self._alike is not None and self._alike.match_beginning(event)):
+            return
+        self._tries_left -= 1
+        try:
+            self._alike = text_events(event, self._builder.text_piece) or self._alike
+        except _BAD:
+            self._tries_left = 0
+
+    def read_collected(self) -> None:
+        """Read the text that was collected."""
+        collecting, self.collecting = self.collecting, None
+        if collecting is not None:
+            self._read_collected(collecting)
+
+    def _read_collected(self, collecting: TextEvents) -> None:
+        pieces = collecting.take()
+        if not pieces:
+            return
+        text = decoded(pieces)
+        if text is None:
+            for piece in pieces:
+                super().feed(collecting.event(piece))
+            return
+        self._bad = 0
+        self._state.last = collecting.data(pieces[-1])
+        number = collecting.text.number
+        if collecting.text.is_reasoning:
+            self._builder.add_reasoning(number, text)
+        else:
+            self._builder.add_text(number, text)
 
     def _read_and_note(self, payload: bytes) -> None:
         builder = self._builder
@@ -586,6 +656,11 @@ class ListeningReader(StreamReader):
     def _stop(self) -> None:
         super()._stop()
         self._stopped = True
+        self._alike, self._tries_left = None, 0
+
+    def answer(self, status: int, *, complete: bool) -> Answer:
+        self.read_collected()
+        return super().answer(status, complete=complete)
 
     def ending(self, choices: Sequence[int], chars: int) -> bytes:
         """Return the events that would end the stream now; b"" if that is impossible, or it has ended.

@@ -48,6 +48,7 @@ from breakloop.dialects.content import (
 )
 from breakloop.dialects.session_ids import NULL, BodyModel
 from breakloop.dialects.steps import StepBuilder, result
+from breakloop.dialects.text_events import TextPiece
 from breakloop.model.call import CHARS_A_TOKEN, Answer, Call, Message, ToolCall, Usage
 from breakloop.model.verdict import Verdict
 
@@ -456,6 +457,17 @@ class AnthropicAnswer(AnswerBuilder):
                 self.continue_call(event.index, delta.partial_json)
         elif delta.thinking and delta.type == "thinking_delta":
             self.add_reasoning(event.index, delta.thinking)
+
+    def text_piece(self, payload: bytes) -> TextPiece | None:
+        event = _decode_event(payload)
+        delta, at = event.delta, event.index
+        if event.type != "content_block_delta" or delta is None:
+            return None
+        if delta.type == "text_delta" and delta.text:
+            return TextPiece(at, delta.text, b"text", 0, at)
+        if delta.type == "thinking_delta" and delta.thinking:
+            return TextPiece(at, delta.thinking, b"thinking", 0, at, is_reasoning=True)
+        return None
 
     def read_fields(self, fields: dict[str, Any]) -> None:
         get = fields.get

@@ -60,6 +60,7 @@ from breakloop.dialects.content import (
 )
 from breakloop.dialects.session_ids import BodyModel
 from breakloop.dialects.steps import NAME_MAX, TEXT_MAX, StepBuilder, result, without_additions
+from breakloop.dialects.text_events import TextPiece
 from breakloop.model.call import Answer, Call, Message, Step, ToolCall, Usage
 from breakloop.model.verdict import Verdict
 
@@ -574,6 +575,22 @@ class ChatAnswer(AnswerBuilder):
             self._set_usage(chunk.usage, chunk.x_groq)
         if not self.model:
             self.model, self.response_id = word(chunk.model), word(chunk.id)
+
+    def text_piece(self, payload: bytes) -> TextPiece | None:
+        chunk = _decode_chunk(payload)
+        if chunk.error is not None or chunk.usage is not None or chunk.x_groq is not None or len(chunk.choices) != 1:
+            return None
+        choice = chunk.choices[0]
+        delta, at = choice.delta, choice.index
+        if delta is None or choice.finish_reason or delta.tool_calls is not None or delta.audio is not None:
+            return None
+        if delta.refusal is not None or delta.function_call is not None:
+            return None
+        if delta.content:
+            return TextPiece(at * 2, delta.content, b"content", at, 0)
+        if isinstance(delta.reasoning_content, str) and delta.reasoning_content:
+            return TextPiece(at, delta.reasoning_content, b"reasoning_content", at, 0, is_reasoning=True)
+        return None
 
     def read_fields(self, fields: dict[str, Any]) -> None:
         get = fields.get

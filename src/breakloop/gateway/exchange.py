@@ -171,6 +171,10 @@ class GuardedAnswer(PassingAnswer):
 
     def feed(self, content: list[bytes]) -> bool:
         """Read what was just passed on; return whether the stream is to be cut."""
+        collecting = self._stream.collecting
+        if collecting is not None and len(content) == 1 and self._unpacker is None and collecting.add(content[0]):
+            self._tail = content[0]
+            return False
         PassingAnswer.feed(self, content)
         if content:
             last = content[-1]
@@ -249,6 +253,10 @@ class GuardedAnswer(PassingAnswer):
     def answer(self, status: int, *, complete: bool) -> Answer:
         """Return what was read, and report findings where the stream could not be cut."""
         watch = self._watch
+        try:
+            self._stream.read_collected()
+        except Exception:  # noqa: BLE001 - as in `feed`
+            self._stop("fault")
         for finding in watch.findings():
             if not finding.reported and self._final_events():
                 finding.report(finding.action or WARN)

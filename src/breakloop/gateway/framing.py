@@ -52,7 +52,7 @@ class ChunkedFraming:
     then.
     """
 
-    __slots__ = ("_left", "_partial", "_trailer_bytes", "content", "done")
+    __slots__ = ("_between", "_left", "_partial", "_trailer_bytes", "content", "done")
 
     # Chunk sizes by their size line. Those of events recur, and looking one up takes a tenth of the time of reading it.
     sizes: ClassVar[dict[bytes, int]] = {}
@@ -65,24 +65,19 @@ class ChunkedFraming:
         self._left = 0  # bytes that the current chunk is missing; -1: the line break after its content
         self._partial = b""  # an incomplete line; after a chunk's content, it begins with the line break that ends it
         self._trailer_bytes = -1  # the trailers have not begun
+        self._between = True  # the next byte begins a chunk
         self.content: list[bytes] = []
         self.done = False
 
     def feed(self, data: bytes) -> int:
         """Return how many bytes of `data` belong to this body. Raises what `_malformed` raises."""
         size = len(data)
-        end = data.find(b"\r\n", 1, _SIZE_LINE_MAX + 2)
-        if end > 0:
-            length = self.sizes.get(data[:end])
-            if (
-                length is not None
-                and end + length + 4 == size
-                and not (self._left or self._partial)
-                and self._trailer_bytes < 0
-                and data.endswith(b"\r\n")
-            ):
+        if self._between:
+            end = data.find(b"\r\n", 1, _SIZE_LINE_MAX + 2)
+            if end > 0 and self.sizes.get(data[:end]) == size - end - 4 and data.endswith(b"\r\n"):
                 self.content = [data[end + 2 : -2]]
                 return size
+            self._between = False
         self.content = content = []
         at = 0
         while at < size and not self.done:
@@ -102,6 +97,7 @@ class ChunkedFraming:
                     self._left = -1
             else:
                 at = self._line(data, at)
+        self._between = not (self._left or self._partial) and self._trailer_bytes < 0
         return at
 
     @property

@@ -212,6 +212,9 @@ class Listener:
 
     def on_finish(self, choice: int) -> None: ...
 
+    def room(self, choice: int, part: int, *, is_reasoning: bool) -> int:
+        return 0
+
 
 def test_its_streams_are_watched_and_ended() -> None:
     """The stream guard reads along, and ends a stream as the dialect does (LD-8)."""

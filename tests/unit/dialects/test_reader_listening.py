@@ -45,6 +45,9 @@ class Notes:
     def on_finish(self, choice: int) -> None:
         self.over.append(choice)
 
+    def room(self, choice: int, part: int, *, is_reasoning: bool) -> int:
+        return 0
+
 
 def hear(dialect: str, body: bytes) -> tuple[Notes, ListeningReader]:
     notes = Notes()

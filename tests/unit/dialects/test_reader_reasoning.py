@@ -27,6 +27,9 @@ class Listener:
 
     def on_finish(self, choice: int) -> None: ...
 
+    def room(self, choice: int, part: int, *, is_reasoning: bool) -> int:
+        return 0
+
 
 def read(dialect: str, payload: Any) -> list[tuple[int, str]]:
     listener = Listener()

@@ -8,9 +8,10 @@ import zlib
 
 import pytest
 
+from breakloop.detect.stream import RepetitionWatch
 from breakloop.dialects.answers import PassingAnswer, WholeAnswerReader
 from breakloop.dialects.registry import DIALECTS
-from breakloop.gateway.exchange import read_response
+from breakloop.gateway.exchange import GuardedAnswer, read_response
 from breakloop.gateway.http_response import ResponseHead
 from breakloop.model.call import Answer, Chat
 from tests.each import each
@@ -56,6 +57,24 @@ def test_packed_answers_are_read_in_any_pieces(step: int, coding: str, packed: b
     assert (answer.text, answer.response_id, answer.finish, why) == ("hello", "c-1", "stop", [])
     assert answer.usage is not None
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (3, 2)
+
+
+def test_packed_bytes_that_look_like_an_event_are_unpacked() -> None:
+    """Packers store what they cannot make smaller, so a piece may be the text of an event as it is (D-1)."""
+    packer, pieces = zlib.compressobj(0), []
+    for word in ("One", " two", " three"):
+        event = b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % word.encode()
+        stored = packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH)
+        at = stored.index(event)
+        pieces += [stored[:at], stored[at : at + len(event)], stored[at + len(event) :]]
+    why: list[str] = []
+    watch = RepetitionWatch(lambda *_: None)
+    fields = head(content_type="text/event-stream", content_encoding="deflate")
+    reading = read_response(chat("openai_chat", stream=True), fields, why.append, lambda _can_cut: watch)
+    assert isinstance(reading, GuardedAnswer)
+    for piece in [*pieces, packer.flush()]:
+        reading.feed([piece])
+    assert (reading.answer(200, complete=True).text, why) == ("One two three", [])
 
 
 def test_what_cannot_be_unpacked_is_given_up_once() -> None:

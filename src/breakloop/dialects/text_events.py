@@ -1,0 +1,145 @@
+"""Server-Sent Events that add to one text and differ in nothing but this piece of it, as most events of a stream do.
+Once one of them was decoded, the pieces of the next are found by what is before and after them, and are kept until the
+listener has to know the text. Then they are decoded together.
+
+Some servers pad their events to hide the length of the pieces: OpenAI with letters in a field of their own, Anthropic
+with spaces before the last brace. The padding may differ, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+
+_QUOTE: Final = 34  # as a number, because searching bytes for a number is faster
+_PADDING_MAX_BYTES: Final = 256
+_CLOSE: Final = b"}\n\n"
+_PADDING_FIELD: Final = b'"obfuscation":"'
+_PADDED_CLOSE: Final = b'"}\n\n'
+
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+class TextPiece(NamedTuple):
+    """All that an event says which adds to one text and has no other effect."""
+
+    number: int  # of the text
+    piece: str
+    field: bytes  # the name of its field
+    choice: int
+    part: int
+    is_reasoning: bool = False
+
+
+class TextEvents:
+    """Collects the pieces of a text from events that are alike."""
+
+    __slots__ = (
+        "_after", "_after_size", "_before", "_close", "_close_size", "_data_at", "_is_padding", "_limit", "_pieces",
+        "_rest", "_rest_size", "_start", "text",
+    )  # fmt: skip
+
+    def __init__(self, text: TextPiece, event: bytes, start: int, end: int) -> None:
+        """`event` is the first one. Its piece is between the two positions."""
+        after, close = event[end : -len(_CLOSE)], _CLOSE
+        before_padding, field, padding = after.partition(_PADDING_FIELD)
+        if padding.find(b'"') == len(padding) - 1 and field:
+            after, close, self._is_padding = before_padding + field, _PADDED_CLOSE, _is_word
+        else:
+            after, self._is_padding = after.rstrip(b" "), _is_blank
+        self.text = text
+        self._limit = 0  # where the next piece must have ended
+        self._pieces: list[bytes] = []
+        self._data_at = event.index(b"data: ") + 6
+        self._before, self._start = event[:start], start
+        self._after, self._after_size = after, len(after)
+        self._close, self._close_size = close, len(close)
+        self._rest, self._rest_size = after + close, len(after + close)
+
+    def match_beginning(self, event: bytes) -> bool:
+        """Return whether an event begins as these do."""
+        return event.startswith(self._before)
+
+    def allow(self, room: int) -> None:
+        """Collect pieces of less than `room` bytes together."""
+        self._limit = self._start + room
+
+    def add(self, event: bytes) -> bool:
+        """Collect the piece of an event; return whether it is one of these, and there was room."""
+        start = self._start
+        end = event.find(_QUOTE, start)
+        if not (start < end < self._limit and event.startswith(self._before)):
+            return False
+        if (end + self._rest_size != len(event) or not event.endswith(self._rest)) and not self._is_padded(event, end):
+            return False
+        self._limit -= end - start
+        self._pieces.append(event[start:end])
+        return True
+
+    def _is_padded(self, event: bytes, end: int) -> bool:
+        """Return whether what follows the piece differs in the padding only."""
+        after, stop = end + self._after_size, len(event) - self._close_size
+        return (
+            after < stop
+            and event.startswith(self._after, end)
+            and event.endswith(self._close)
+            and self._is_padding(event[after:stop])
+        )
+
+    def take(self) -> list[bytes]:
+        """Return the pieces that were collected, as they are spelled in JSON."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def event(self, piece: bytes) -> bytes:
+        """Return the event that had this piece, without padding."""
+        return b"%b%b%b" % (self._before, piece, self._rest)
+
+    def data(self, piece: bytes) -> bytes:
+        """Return the data of this event."""
+        return self.event(piece)[self._data_at : -2]
+
+
+def decoded(pieces: list[bytes]) -> str | None:
+    """Return the text of pieces; None if one of them may be no JSON, half a character, or end in a quote."""
+    spelled = b"".join(pieces)
+    if b"\\" in spelled and (b"\\u" in spelled or any(piece.endswith(b"\\") for piece in pieces)):
+        return None
+    try:
+        if not spelled.isascii():
+            for piece in pieces:
+                piece.decode()
+        return _decode_text(b'"%b"' % spelled)
+    except ValueError:
+        return None
+
+
+def _is_word(padding: bytes) -> bool:
+    return len(padding) <= _PADDING_MAX_BYTES and padding.isalnum()
+
+
+def _is_blank(padding: bytes) -> bool:
+    return len(padding) <= _PADDING_MAX_BYTES and not padding.strip(b" ")
+
+
+def text_events(event: bytes, read: Callable[[bytes], TextPiece | None]) -> TextEvents | None:
+    """Return the collector for events like this one, given with its framing; None if it says anything else. `read` is
+    called for its data.
+    """
+    name, _, data = event[:-2].rpartition(b"\n")
+    if name and (b"\n" in name or not name.startswith(b"event: ")):
+        return None
+    if not data.startswith(b"data: ") or not event.endswith(_CLOSE) or b"\\" in event or b"\r" in event:
+        return None
+    text = read(data[6:])
+    if text is None:
+        return None
+    field, piece = b'"%b"' % text.field, text.piece.encode()
+    before = field + b':"'
+    start = event.find(before) + len(before)
+    end = start + len(piece)
+    if event.count(field) != 1 or not event.startswith(before + piece + b'"', start - len(before)):
+        return None
+    return TextEvents(text, event, start, end)
