@@ -8,7 +8,7 @@ import pytest
 
 from scripts.trace_request import main, trace
 
-STREAMED_FILES = 57
+STREAMED_FILES = 58
 WHOLE_FILES = 55
 
 
