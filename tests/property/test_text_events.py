@@ -34,7 +34,10 @@ def chat(kind: str, text: str, at: int, padding: str | None) -> bytes:
     choice = {"index": at, "delta": delta, "finish_reason": "stop" if kind == "end" else None}
     usage = {"completion_tokens": 3} if kind == "usage" else None
     fields: dict[str, Any] = {"id": "c-1", "created": 1, "model": "m", "choices": [choice], "usage": usage}
-    return events(fields if padding is None else {**fields, "obfuscation": padding})
+    if kind == "nameless":
+        fields = {"choices": [choice], "usage": usage, "id": text}
+    event = events(fields if padding is None else {**fields, "obfuscation": padding})
+    return b"event: data: x\n" + event if kind == "named" else event
 
 
 def message(kind: str, text: str, at: int, padding: str | None) -> bytes:
@@ -57,14 +60,18 @@ def sent(dialect: str, kind: str, text: str, at: int, padding: str | None) -> by
         return b": " + dump(text).replace(b"\\n", b"") + b"\n\n"
     if kind == "raw":  # not escaped
         return made("text", "@", at, padding).replace(b"@", text.encode("utf-8", "replace"))
+    if kind == "half":  # a part of a character
+        return made("text", "@", at, padding).replace(b"@", text.encode("utf-8", "replace")[:1])
     if kind == "ascii":
         return made("text", "@", at, padding).replace(b"@", json.dumps(text)[1:-1].encode())
     return made(kind, text, at, padding)
 
 
-KINDS = ["text"] * 12 + ["thought", "call", "end", "usage", "comment", "raw", "ascii"]
+KINDS = ["text"] * 12 + ["thought", "call", "end", "usage", "comment", "raw", "half", "ascii", "named", "nameless"]
 ONE = st.tuples(st.sampled_from(KINDS), TEXTS, st.sampled_from([0, 0, 0, 0, 1]), PADDING)
-ALIKE = st.tuples(st.sampled_from(["text", "text", "thought"]), TEXTS, st.integers(1, 60), PADDING)
+ALIKE = st.tuples(
+    st.sampled_from(["text", "text", "thought", "half", "named", "nameless"]), TEXTS, st.integers(1, 60), PADDING
+)
 
 
 @st.composite
@@ -112,17 +119,18 @@ def watched(
     caps=st.lists(st.integers(1, 400), max_size=2),
     guards=st.sampled_from([0, 1, 2]),
     whole=st.booleans(),
+    several=st.sampled_from([1, 1, 1, 2, 5]),
 )
 def test_collected_text_is_read_as_decoded_text(
-    stream: tuple[str, list[bytes]], caps: list[int], guards: int, whole: bool
+    stream: tuple[str, list[bytes]], caps: list[int], guards: int, whole: bool, several: int
 ) -> None:
     """Also odd events, broken ones, and pieces that are no events (D-1, LD-8)."""
     dialect, pieces = stream
     plain, plain_watch, plain_reports = watched(dialect, caps, guards, collects=False)
     reading, watch, reports = watched(dialect, caps, guards, collects=True)
-    for piece in pieces:
-        cut = plain.feed([piece])
-        assert reading.feed([piece]) is cut
+    for together in [pieces[at : at + several] for at in range(0, len(pieces), several)]:
+        cut = plain.feed(together)
+        assert reading.feed(together) is cut
         assert (watch.found, watch.findings() == [], reports) == (
             plain_watch.found,
             plain_watch.findings() == [],

@@ -18,7 +18,7 @@ from typing import Final
 
 from breakloop.detect.steps.detector import REPORT_STREAM
 from breakloop.detect.steps.findings import tool_name
-from breakloop.model.call import CHARS_A_TOKEN, CompletionCap, chars_of
+from breakloop.model.call import CHARS_A_TOKEN, WIDE, CompletionCap, chars_of
 
 PROBE_CHARS: Final = 256
 REPEATS: Final = 8
@@ -449,12 +449,12 @@ class CompletionWatch:
             self._repetition.on_finish(choice)
 
     def room(self, choice: int, part: int, *, is_reasoning: bool) -> int:
-        """Return how many characters are missing until a cap is exceeded, or the text is checked; 0 if the stream is to
-        be cut.
+        """Return at how many more characters a cap may be exceeded, or the text is checked; 0 if the stream is to be
+        cut.
         """
         if self._reached:
             return 0
-        room = min(PROBE_CHARS, self._next_chars - self.chars + 1)
+        room = min(PROBE_CHARS, (self._next_chars - self.chars) / WIDE + 1)  # a byte may count as a wide one
         if self._repetition is not None:
             room = min(room, self._repetition.room(choice, part, is_reasoning=is_reasoning))
         return int(room)

@@ -22,7 +22,7 @@ import xxhash
 from breakloop.dialects.content import LOADED_MAX_BYTES, arguments, count, is_dense, load
 from breakloop.dialects.encoding import EncodingError, Unpacker
 from breakloop.dialects.framing import BODY, EVENT_MAX_BYTES, STREAM, Form, event_parser
-from breakloop.dialects.text_events import TextEvents, TextPiece, decoded, text_events
+from breakloop.dialects.text_events import TextEvents, TextPiece, decoded, only_data, text_events
 from breakloop.model.call import Answer, ToolCall, Usage
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class StreamListener(Protocol):
     def on_finish(self, choice: int) -> None: ...
 
     def room(self, choice: int, part: int, *, is_reasoning: bool) -> int:
-        """Return how many characters of this text, less one, may come before the listener has to know them."""
+        """Return at how many more characters of this text the listener has to get them. Fewer may be kept back."""
         ...
 
 
@@ -146,8 +146,8 @@ class AnswerBuilder(ABC):
 
     def __init__(self, listener: StreamListener | None = None) -> None:
         self.listener = listener
-        self.has_spoken = False  # set by each piece of text that the listener gets, reset by the stream reader
-        self.has_reasoned = False  # likewise, of reasoning
+        # Set by each piece of text, or of reasoning, that the listener gets; reset by the stream reader.
+        self.has_spoken = self.has_reasoned = False
         self._texts: dict[int, TextPieces] = {}
         self._text: int | None = None  # the number of the text that `_write` continues
         self._write: Callable[[str], object] = _discard
@@ -451,7 +451,7 @@ _TURN_BYTES: Final = 16 * 1024
 _PACKED_TURN_BYTES: Final = 1024
 _BAD_MAX: Final = 100  # unreadable events in a row after which reading stops
 _TAIL_BYTES: Final = 4096  # kept of a body that is too large: token counts are near its end
-_TRIES_MAX: Final = 8  # of a stream; where each event has a number of its own, further ones are of no use
+_TRIES_MAX: Final = 8  # to find out what the events of a text have in common; further ones are of no use
 _BAD: Final = (ValueError, RecursionError)  # broken JSON, an unexpected type, unlimited nesting
 
 
@@ -600,26 +600,31 @@ class ListeningReader(StreamReader):
                 return
             self.collecting = None
             self._read_collected(collecting)
-        super().feed(content)
         builder = self._builder
-        if self._tries_left and (builder.has_spoken or builder.has_reasoned) and self._events.between:
+        builder.has_spoken = builder.has_reasoned = False
+        super().feed(content)
+        if not self._events.between:
+            return
+        if self._tries_left and (builder.has_spoken or builder.has_reasoned):
             self._learn(content)
         alike = self._alike
-        if alike is not None and alike.match_beginning(content) and self._events.between:
+        if alike is not None and alike.begins(content):
             text = alike.text
             alike.allow(self._listener.room(text.choice, text.part, is_reasoning=text.is_reasoning))
             self.collecting = alike
 
     def _learn(self, event: bytes) -> None:
         """Find out whether the next events may be like the one that was just read."""
-        self._builder.has_reasoned = False
-        if b"\\" in event or (self._alike is not None and self._alike.match_beginning(event)):
+        data = only_data(event)
+        if not data or (self._alike is not None and self._alike.begins(event)):
             return
         self._tries_left -= 1
         try:
-            self._alike = text_events(event, self._builder.text_piece) or self._alike
+            text = self._builder.text_piece(data)
         except _BAD:
-            self._tries_left = 0
+            return
+        if text is not None:
+            self._alike = text_events(event, data, text) or self._alike
 
     def read_collected(self) -> None:
         """Read the text that was collected."""
@@ -637,7 +642,7 @@ class ListeningReader(StreamReader):
                 super().feed(collecting.event(piece))
             return
         self._bad = 0
-        self._state.last = collecting.data(pieces[-1])
+        self._state.last = collecting.data
         number = collecting.text.number
         if collecting.text.is_reasoning:
             self._builder.add_reasoning(number, text)

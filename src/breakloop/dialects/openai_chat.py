@@ -580,6 +580,8 @@ class ChatAnswer(AnswerBuilder):
         chunk = _decode_chunk(payload)
         if chunk.error is not None or chunk.usage is not None or chunk.x_groq is not None or len(chunk.choices) != 1:
             return None
+        if not self.model:  # the next event may set it
+            return None
         choice = chunk.choices[0]
         delta, at = choice.delta, choice.index
         if delta is None or choice.finish_reason or delta.tool_calls is not None or delta.audio is not None:
@@ -588,8 +590,9 @@ class ChatAnswer(AnswerBuilder):
             return None
         if delta.content:
             return TextPiece(at * 2, delta.content, b"content", at, 0)
-        if isinstance(delta.reasoning_content, str) and delta.reasoning_content:
-            return TextPiece(at, delta.reasoning_content, b"reasoning_content", at, 0, is_reasoning=True)
+        for field, piece in ((b"reasoning_content", delta.reasoning_content), (b"reasoning", delta.reasoning)):
+            if piece and isinstance(piece, str):
+                return TextPiece(at, piece, field, at, 0, is_reasoning=True)
         return None
 
     def read_fields(self, fields: dict[str, Any]) -> None:

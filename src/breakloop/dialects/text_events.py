@@ -8,13 +8,14 @@ with spaces before the last brace. The padding may differ, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
 
 _QUOTE: Final = 34  # as a number, because searching bytes for a number is faster
+_EVENT_MAX_BYTES: Final = 4096  # of the event that is kept; a larger one is rare, and a hundred may be decoded at once
 _PADDING_MAX_BYTES: Final = 256
+_DATA: Final = b"data: "
 _CLOSE: Final = b"}\n\n"
 _PADDING_FIELD: Final = b'"obfuscation":"'
 _PADDED_CLOSE: Final = b'"}\n\n'
@@ -34,32 +35,36 @@ class TextPiece(NamedTuple):
 
 
 class TextEvents:
-    """Collects the pieces of a text from events that are alike."""
+    """Collects the pieces of a text from events that are alike.
+
+    Such an event consists of what is before the piece, the piece, what is after it, the padding, and its end. `data` is
+    that of the first one.
+    """
 
     __slots__ = (
-        "_after", "_after_size", "_before", "_close", "_close_size", "_data_at", "_is_padding", "_limit", "_pieces",
-        "_rest", "_rest_size", "_start", "text",
+        "_after", "_after_size", "_before", "_close", "_close_size", "_is_padding", "_limit", "_pieces", "_rest",
+        "_rest_size", "_start", "data", "text",
     )  # fmt: skip
 
-    def __init__(self, text: TextPiece, event: bytes, start: int, end: int) -> None:
+    def __init__(self, text: TextPiece, event: bytes, start: int, end: int, data: bytes) -> None:
         """`event` is the first one. Its piece is between the two positions."""
         after, close = event[end : -len(_CLOSE)], _CLOSE
         before_padding, field, padding = after.partition(_PADDING_FIELD)
         if padding.find(b'"') == len(padding) - 1 and field:
-            after, close, self._is_padding = before_padding + field, _PADDED_CLOSE, _is_word
+            after, close, self._is_padding = before_padding + field, _PADDED_CLOSE, _is_alphanumeric
         else:
             after, self._is_padding = after.rstrip(b" "), _is_blank
         self.text = text
+        self.data = data
         self._limit = 0  # where the next piece must have ended
         self._pieces: list[bytes] = []
-        self._data_at = event.index(b"data: ") + 6
         self._before, self._start = event[:start], start
         self._after, self._after_size = after, len(after)
         self._close, self._close_size = close, len(close)
         self._rest, self._rest_size = after + close, len(after + close)
 
-    def match_beginning(self, event: bytes) -> bool:
-        """Return whether an event begins as these do."""
+    def begins(self, event: bytes) -> bool:
+        """Return whether an event is the same up to the piece."""
         return event.startswith(self._before)
 
     def allow(self, room: int) -> None:
@@ -97,13 +102,11 @@ class TextEvents:
         """Return the event that had this piece, without padding."""
         return b"%b%b%b" % (self._before, piece, self._rest)
 
-    def data(self, piece: bytes) -> bytes:
-        """Return the data of this event."""
-        return self.event(piece)[self._data_at : -2]
-
 
 def decoded(pieces: list[bytes]) -> str | None:
-    """Return the text of pieces; None if one of them may be no JSON, half a character, or end in a quote."""
+    """Return the text of pieces; None if they have to be decoded one by one. One of them may be no JSON, half a
+    character, or end in a backslash, so that the quote after it is part of the text.
+    """
     spelled = b"".join(pieces)
     if b"\\" in spelled and (b"\\u" in spelled or any(piece.endswith(b"\\") for piece in pieces)):
         return None
@@ -116,7 +119,7 @@ def decoded(pieces: list[bytes]) -> str | None:
         return None
 
 
-def _is_word(padding: bytes) -> bool:
+def _is_alphanumeric(padding: bytes) -> bool:
     return len(padding) <= _PADDING_MAX_BYTES and padding.isalnum()
 
 
@@ -124,22 +127,23 @@ def _is_blank(padding: bytes) -> bool:
     return len(padding) <= _PADDING_MAX_BYTES and not padding.strip(b" ")
 
 
-def text_events(event: bytes, read: Callable[[bytes], TextPiece | None]) -> TextEvents | None:
-    """Return the collector for events like this one, given with its framing; None if it says anything else. `read` is
-    called for its data.
-    """
-    name, _, data = event[:-2].rpartition(b"\n")
+def only_data(event: bytes) -> bytes:
+    """Return the data of a piece of a stream that is exactly one event in its usual form; b"" for any other piece."""
+    if not event.endswith(_CLOSE) or len(event) > _EVENT_MAX_BYTES or b"\\" in event or b"\r" in event:
+        return b""
+    name, _, line = event[:-2].rpartition(b"\n")
     if name and (b"\n" in name or not name.startswith(b"event: ")):
-        return None
-    if not data.startswith(b"data: ") or not event.endswith(_CLOSE) or b"\\" in event or b"\r" in event:
-        return None
-    text = read(data[6:])
-    if text is None:
-        return None
+        return b""
+    return line[len(_DATA) :] if line.startswith(_DATA) else b""
+
+
+def text_events(event: bytes, data: bytes, text: TextPiece) -> TextEvents | None:
+    """Return the collector for events like this one, given with its data and what it says; None if its piece is not
+    found for certain.
+    """
     field, piece = b'"%b"' % text.field, text.piece.encode()
     before = field + b':"'
     start = event.find(before) + len(before)
-    end = start + len(piece)
     if event.count(field) != 1 or not event.startswith(before + piece + b'"', start - len(before)):
         return None
-    return TextEvents(text, event, start, end)
+    return TextEvents(text, event, start, start + len(piece), data)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -180,6 +181,11 @@ class GuardedAnswer(PassingAnswer):
             last = content[-1]
             self._tail = last if len(last) > 2 else self._tail[-3:] + b"".join(content)
         return self._watch.found and self._check()
+
+    def _stop(self, reason: str) -> None:
+        super()._stop(reason)
+        with suppress(Exception):  # fail-safe edge: reading has ended, and a fault of it was reported
+            self._stream.read_collected()
 
     def _check(self) -> bool:
         """Report findings that cut nothing; return whether there is one that does."""

@@ -369,7 +369,7 @@ class Answer(NamedTuple):
 CHARS_A_TOKEN: Final = 4  # used wherever tokens are estimated from the length of a text or body
 # UTF-8 bytes, except those that start a Chinese, Japanese or Korean character (U+3000 and above) or an emoji.
 _NARROW: Final = bytes(byte for byte in range(256) if byte < 0xE3)
-_WIDE: Final = 3
+WIDE: Final = 3
 
 
 class PromptSize(NamedTuple):
@@ -401,4 +401,4 @@ def chars_of(text: str) -> int:
     if text.isascii():
         return len(text)
     wide = len(text.encode("utf-8", "surrogatepass").translate(None, _NARROW))
-    return len(text) + wide * (_WIDE - 1)
+    return len(text) + wide * (WIDE - 1)

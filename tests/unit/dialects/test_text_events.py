@@ -90,6 +90,7 @@ def test_only_the_first_of_them_is_decoded(dialect: str, alike: list[bytes]) -> 
     "dialect, alike",
     [
         ("openai_chat", [chat(piece, field="reasoning_content") for piece in ("Hm", ", let", " me see")]),
+        ("openai_chat", [chat(piece, field="reasoning") for piece in ("Hm", ", let", " me see")]),
         ("anthropic_messages", [block(piece, thinks=True) for piece in ("Hm", ", let", " me see")]),
     ],
 )
@@ -214,6 +215,42 @@ def test_half_an_event_ends_the_collecting() -> None:
     assert counted.text() == "One two three"
 
 
+def test_events_without_a_model_are_decoded() -> None:
+    """The next one may have it: the first that is not empty counts (D-1)."""
+    counted = Counted("openai_chat")
+    for answer_id in ("A", "B", "A"):
+        piece = {"choices": [{"index": 0, "delta": {"content": "x"}}], "id": answer_id}
+        counted.feed(*[events(piece)] * 2)
+    assert counted.decoded == 6
+    assert counted.reader.answer(200, complete=True).response_id == "A"
+
+
+def test_pings_and_merged_events_do_not_end_the_search() -> None:
+    """It is for events that add to a text and are alone (D-1)."""
+    ping, counted = named({"type": "ping"}), Counted("anthropic_messages")
+    for _ in range(20):
+        counted.feed(block("Hm", thinks=True), block(" hm", thinks=True), ping)
+    counted.feed(*[block("One", index=1) * 2] * 20)
+    assert counted.reader._tries_left == 7
+    before = counted.decoded
+    assert counted.feed(*[block(" two", index=1)] * 9) == before + 1
+
+
+def test_a_piece_that_was_not_an_event_is_not_learnt() -> None:
+    """It ended a comment, although it looks like one (D-1)."""
+    counted = Counted("openai_chat")
+    other = chat("", index=1).replace(b'"content":""', b'"refusal":"No"').replace(b'"c-1"', b'"c-2"')
+    counted.feed(chat("One"), b": a", chat("no event", index=2), other)
+    assert counted.reader._alike is not None
+    assert not counted.reader._alike.begins(chat("no event", index=2))
+
+
+def test_large_events_are_not_kept() -> None:
+    """A hundred of them may have to be decoded in one turn (D-1)."""
+    counted = Counted("openai_chat")
+    assert counted.feed(*[chat("One", note="x" * 4096)] * 9) == 9
+
+
 def test_streams_in_which_each_event_has_a_number_are_not_searched_for_long() -> None:
     counted = Counted("openai_chat")
     counted.feed(*[chat("One", created=number) for number in range(100)])
@@ -239,28 +276,50 @@ def test_a_repetition_is_found_as_early() -> None:
     assert (at_once.decoded, collected.decoded < 20 + found[1].count(True)) == (200, True)
 
 
-@each("tokens, piece", [(10, "abc"), (25, "\u4e8c\u4e8c"), (64, "a\n"), (500, "abcdefgh")])
-def test_a_cap_is_reached_as_early(tokens: int, piece: str) -> None:
+@each(
+    "tokens, piece",
+    [(10, b"abc"), (25, "\u4e8c\u4e8c".encode()), (64, b"a\\n"), (500, b"abcdefgh"), (20, b"\xc3"), (2000, b"x" * 300)],
+)
+def test_a_cap_is_reached_as_early(tokens: int, piece: bytes) -> None:
     """At the event that exceeds it, also in scripts whose characters count three times (T-2)."""
+    event = chat("@").replace(b"@", piece)
     reached = []
     for tries in (0, 8):
         cap = CompletionCap(tokens, "p", "r", cuts=True)
         watch = watch_stream(1, [cap], 1, can_cut=True, repeated=lambda *_: None, capped=lambda *_: None)
         counted = Counted("openai_chat", watch)
         counted.reader._tries_left = tries
-        reached.append(next(number for number in range(3000) if counted.feed(chat(piece)) and watch.found))
+        reached.append(next(number for number in range(3000) if counted.feed(event) and watch.found))
     assert reached[0] == reached[1]
 
 
-@each("dialect, alike", ALIKE)
-def test_a_stream_is_ended_after_the_last_of_them(dialect: str, alike: list[bytes]) -> None:
-    """As if all had been decoded (LD-8)."""
+@each(
+    "alike, other",
+    [
+        ([chat("One"), chat(" two")], chat("Hm.", index=1, created=2, system_fingerprint="x")),
+        ([block("One"), block(" two")], named({"type": "content_block_start", "index": 7, "content_block": {}})),
+    ],
+)
+def test_a_stream_is_ended_after_the_last_of_them(alike: list[bytes], other: bytes) -> None:
+    """The last event tells how, also if it was collected (LD-8)."""
+    dialect = "openai_chat" if other.startswith(b"data") else "anthropic_messages"
     at_once, collected = Counted(dialect), Counted(dialect)
     at_once.reader._tries_left = 0
     for counted in (at_once, collected):
-        counted.feed(*alike)
+        counted.feed(alike[0], alike[0] + other, alike[1])
+        assert counted.reader.collecting is None or counted is collected
         counted.reader.read_collected()
-    assert collected.reader.ending([0, 1], 10) == at_once.reader.ending([0, 1], 10) != b""
+    assert collected.decoded < at_once.decoded
+    assert collected.reader.ending([0], 10) == at_once.reader.ending([0], 10) != b""
+
+
+def test_the_name_of_an_event_is_not_its_data() -> None:
+    """Whatever the name contains (LD-8)."""
+    counted = Counted("openai_chat")
+    counted.feed(*[b"event: data: x\n" + chat("One")] * 3)
+    counted.reader.read_collected()
+    assert counted.decoded == 1
+    assert b'"finish_reason":"length"' in counted.reader.ending([0], 10)
 
 
 # -- their spelling

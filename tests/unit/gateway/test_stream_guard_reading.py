@@ -59,22 +59,46 @@ def test_packed_answers_are_read_in_any_pieces(step: int, coding: str, packed: b
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (3, 2)
 
 
-def test_packed_bytes_that_look_like_an_event_are_unpacked() -> None:
-    """Packers store what they cannot make smaller, so a piece may be the text of an event as it is (D-1)."""
-    packer, pieces = zlib.compressobj(0), []
-    for word in ("One", " two", " three"):
-        event = b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % word.encode()
-        stored = packer.compress(event) + packer.flush(zlib.Z_SYNC_FLUSH)
-        at = stored.index(event)
-        pieces += [stored[:at], stored[at : at + len(event)], stored[at + len(event) :]]
-    why: list[str] = []
+def stored(*contents: bytes) -> list[bytes]:
+    """A packed stream of these contents as they are, each with what the packer puts before it."""
+    packer = zlib.compressobj(0)
+    return [packer.compress(content) + packer.flush(zlib.Z_SYNC_FLUSH) for content in contents]
+
+
+def guarded(content_encoding: str, why: list[str]) -> GuardedAnswer:
+    fields = head(content_type="text/event-stream", content_encoding=content_encoding)
     watch = RepetitionWatch(lambda *_: None)
-    fields = head(content_type="text/event-stream", content_encoding="deflate")
     reading = read_response(chat("openai_chat", stream=True), fields, why.append, lambda _can_cut: watch)
     assert isinstance(reading, GuardedAnswer)
-    for piece in [*pieces, packer.flush()]:
+    return reading
+
+
+def said(word: bytes) -> bytes:
+    return b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % word
+
+
+def test_packed_bytes_that_look_like_an_event_are_unpacked() -> None:
+    """Packers store what they cannot make smaller, so a piece may be an event as it is (D-1)."""
+    why: list[str] = []
+    reading = guarded("deflate", why)
+    one, two, three = stored(said(b"One"), said(b" two"), said(b" three"))
+    begun = three.index(b"data: ")
+    for piece in (one, two + three[:begun]):
         reading.feed([piece])
+    assert reading._stream.collecting is not None
+    reading.feed([three[begun : begun + len(said(b" three"))]])
     assert (reading.answer(200, complete=True).text, why) == ("One two three", [])
+
+
+def test_nothing_is_collected_of_what_cannot_be_unpacked() -> None:
+    """Even if it looks like an event (C-9)."""
+    why: list[str] = []
+    reading = guarded("deflate", why)
+    for piece in (*stored(said(b"One"), said(b" two")), b"\xff" * 6, said(b" three"), said(b" four")):
+        reading.feed([piece])
+    reading.answer(200, complete=True)
+    assert reading._stream.answer(200, complete=True).text == "One two"
+    assert why == ["broken"]
 
 
 def test_what_cannot_be_unpacked_is_given_up_once() -> None:
