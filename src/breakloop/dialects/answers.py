@@ -608,7 +608,7 @@ class ListeningReader(StreamReader):
         if self._tries_left and (builder.has_spoken or builder.has_reasoned):
             self._learn(content)
         alike = self._alike
-        if alike is not None and alike.begins(content):
+        if alike is not None and alike.has_same_start(content):
             text = alike.text
             alike.allow(self._listener.room(text.choice, text.part, is_reasoning=text.is_reasoning))
             self.collecting = alike
@@ -616,7 +616,7 @@ class ListeningReader(StreamReader):
     def _learn(self, event: bytes) -> None:
         """Find out whether the next events may be like the one that was just read."""
         data = only_data(event)
-        if not data or (self._alike is not None and self._alike.begins(event)):
+        if not data or (self._alike is not None and self._alike.has_same_start(event)):
             return
         self._tries_left -= 1
         try:

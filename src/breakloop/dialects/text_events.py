@@ -63,7 +63,7 @@ class TextEvents:
         self._close, self._close_size = close, len(close)
         self._rest, self._rest_size = after + close, len(after + close)
 
-    def begins(self, event: bytes) -> bool:
+    def has_same_start(self, event: bytes) -> bool:
         """Return whether an event is the same up to the piece."""
         return event.startswith(self._before)
 

@@ -242,7 +242,7 @@ def test_a_piece_that_was_not_an_event_is_not_learnt() -> None:
     other = chat("", index=1).replace(b'"content":""', b'"refusal":"No"').replace(b'"c-1"', b'"c-2"')
     counted.feed(chat("One"), b": a", chat("no event", index=2), other)
     assert counted.reader._alike is not None
-    assert not counted.reader._alike.begins(chat("no event", index=2))
+    assert not counted.reader._alike.has_same_start(chat("no event", index=2))
 
 
 def test_large_events_are_not_kept() -> None:
