@@ -300,10 +300,9 @@ def test_streams_are_finished(proxy: tuple[Fleet, ThreadedLLM]) -> None:
     started, llm = proxy
     with ExitStack() as stack:
         clients = streaming(started, llm, stack)
-        children = started.children().values()
         started.process.send_signal(signal.SIGTERM)
         eventually(lambda: refuses(started.port), "no new connections")
-        assert all(map(is_alive, children))
+        assert started.process.poll() is None  # a worker without a stream has ended: on a busy machine there may be one
         llm.resume()
         for client in clients:
             assert b"four" in client.until(b"\r\n0\r\n\r\n")
