@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-_QUOTE: Final = 34  # as a number, because searching bytes for a number is faster
 _EVENT_MAX_BYTES: Final = 4096  # of the event that is kept; a larger one is rare, and a hundred may be decoded at once
 _PADDING_MAX_BYTES: Final = 256
 _DATA: Final = b"data: "
@@ -42,8 +41,8 @@ class TextEvents:
     """
 
     __slots__ = (
-        "_after", "_after_size", "_before", "_close", "_close_size", "_is_padding", "_limit", "_pieces", "_rest",
-        "_rest_size", "_start", "data", "text",
+        "_after", "_after_size", "_before", "_close", "_close_size", "_is_padding", "_pieces", "_rest", "_room",
+        "_start", "_stop", "data", "text",
     )  # fmt: skip
 
     def __init__(self, text: TextPiece, event: bytes, start: int, end: int, data: bytes) -> None:
@@ -56,12 +55,12 @@ class TextEvents:
             after, self._is_padding = after.rstrip(b" "), _is_blank
         self.text = text
         self.data = data
-        self._limit = 0  # where the next piece must have ended
+        self._room = 0  # the pieces that may still be collected have less than so many bytes
         self._pieces: list[bytes] = []
         self._before, self._start = event[:start], start
         self._after, self._after_size = after, len(after)
         self._close, self._close_size = close, len(close)
-        self._rest, self._rest_size = after + close, len(after + close)
+        self._rest, self._stop = after + close, -len(after + close)
 
     def has_same_start(self, event: bytes) -> bool:
         """Return whether an event is the same up to the piece."""
@@ -69,29 +68,28 @@ class TextEvents:
 
     def allow(self, room: int) -> None:
         """Collect pieces of less than `room` bytes together."""
-        self._limit = self._start + room
+        self._room = room
 
     def add(self, event: bytes) -> bool:
         """Collect the piece of an event; return whether it is one of these, and there was room."""
-        start = self._start
-        end = event.find(_QUOTE, start)
-        if not (start < end < self._limit and event.startswith(self._before)):
+        piece = event[self._start : self._stop]
+        if b'"' in piece or self._before + piece + self._rest != event:
+            piece = self._padded_piece(event)
+        room = self._room - len(piece)
+        if room <= 0 or not piece:
             return False
-        if (end + self._rest_size != len(event) or not event.endswith(self._rest)) and not self._is_padded(event, end):
-            return False
-        self._limit -= end - start
-        self._pieces.append(event[start:end])
+        self._room = room
+        self._pieces.append(piece)
         return True
 
-    def _is_padded(self, event: bytes, end: int) -> bool:
-        """Return whether what follows the piece differs in the padding only."""
+    def _padded_piece(self, event: bytes) -> bytes:
+        """Return the piece of an event that differs in the padding, too; b"" if it differs in anything else."""
+        end = event.find(b'"', self._start)
         after, stop = end + self._after_size, len(event) - self._close_size
-        return (
-            after < stop
-            and event.startswith(self._after, end)
-            and event.endswith(self._close)
-            and self._is_padding(event[after:stop])
-        )
+        if end < 0 or not (event.startswith(self._before) and event.startswith(self._after, end)):
+            return b""
+        is_padded = after < stop and event.endswith(self._close) and self._is_padding(event[after:stop])
+        return event[self._start : end] if is_padded else b""
 
     def take(self) -> list[bytes]:
         """Return the pieces that were collected, as they are spelled in JSON."""

@@ -174,8 +174,7 @@ class GuardedAnswer(PassingAnswer):
         """Read what was just passed on; return whether the stream is to be cut."""
         collecting = self._stream.collecting
         if collecting is not None and len(content) == 1 and self._unpacker is None and collecting.add(content[0]):
-            self._tail = content[0]
-            return False
+            return False  # `_tail` is only read after another event
         PassingAnswer.feed(self, content)
         if content:
             last = content[-1]
