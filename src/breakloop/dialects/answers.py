@@ -590,7 +590,7 @@ class ListeningReader(StreamReader):
         self._read = self._read_and_note
         self._stopped = False
         self._alike: TextEvents | None = None  # those of the text that was added to last
-        self._tries_left = _TRIES_MAX if form == STREAM else 0
+        self._tries_left = _TRIES_MAX
         self.collecting: TextEvents | None = None  # the same, if the next event may be one of them
 
     def feed(self, content: bytes) -> None:
@@ -641,7 +641,6 @@ class ListeningReader(StreamReader):
             for piece in pieces:
                 super().feed(collecting.event(piece))
             return
-        self._bad = 0
         self._state.last = collecting.data
         number = collecting.text.number
         if collecting.text.is_reasoning:

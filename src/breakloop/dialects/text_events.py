@@ -86,7 +86,7 @@ class TextEvents:
         """Return the piece of an event that differs in the padding, too; b"" if it differs in anything else."""
         end = event.find(b'"', self._start)
         after, stop = end + self._after_size, len(event) - self._close_size
-        if end < 0 or not (event.startswith(self._before) and event.startswith(self._after, end)):
+        if not (event.startswith(self._before) and event.startswith(self._after, end)):
             return b""
         is_padded = after < stop and event.endswith(self._close) and self._is_padding(event[after:stop])
         return event[self._start : end] if is_padded else b""
@@ -127,7 +127,7 @@ def _is_blank(padding: bytes) -> bool:
 
 def only_data(event: bytes) -> bytes:
     """Return the data of a piece of a stream that is exactly one event in its usual form; b"" for any other piece."""
-    if not event.endswith(_CLOSE) or len(event) > _EVENT_MAX_BYTES or b"\\" in event or b"\r" in event:
+    if not event.endswith(_CLOSE) or len(event) > _EVENT_MAX_BYTES or b"\\" in event:
         return b""
     name, _, line = event[:-2].rpartition(b"\n")
     if name and (b"\n" in name or not name.startswith(b"event: ")):

@@ -258,10 +258,6 @@ class GuardedAnswer(PassingAnswer):
     def answer(self, status: int, *, complete: bool) -> Answer:
         """Return what was read, and report findings where the stream could not be cut."""
         watch = self._watch
-        try:
-            self._stream.read_collected()
-        except Exception:  # noqa: BLE001 - as in `feed`
-            self._stop("fault")
         for finding in watch.findings():
             if not finding.reported and self._final_events():
                 finding.report(finding.action or WARN)

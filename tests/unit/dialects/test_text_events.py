@@ -146,6 +146,7 @@ def test_what_differs_in_anything_else_is_decoded(odd: bytes) -> None:
         "none": b'"obfuscation":null}',
         "a space": b'"obfuscation":"a "}',
         "another field": b'"other":"aB3"}',
+        "another end": b'"obfuscation":"aB3"]',
     },
 )
 def test_padding_is_letters_and_nothing_else(padding: bytes) -> None:
@@ -154,7 +155,17 @@ def test_padding_is_letters_and_nothing_else(padding: bytes) -> None:
     odd = chat("more", obfuscation=PAD).replace(b'"obfuscation":"%b"}' % PAD.encode(), padding)
     assert counted.reader.collecting is not None
     assert not counted.reader.collecting.add(odd)
+    ended = chat("more", obfuscation=PAD).replace(b'"finish_reason":null', b'"finish_reason":"xy"')
+    assert not counted.reader.collecting.add(ended)
     assert counted.reader.collecting.add(chat("more", obfuscation=PAD))
+
+
+def test_padding_is_the_last_field() -> None:
+    counted = Counted("openai_chat")
+    counted.feed(chat("One", obfuscation=PAD, note=1))
+    assert counted.reader.collecting is not None
+    assert not counted.reader.collecting.add(chat("more", obfuscation=""))
+    assert counted.reader.collecting.add(chat("more", obfuscation=PAD, note=1))
 
 
 @each("spaces", [b"\t", b"\n", b" \r", b",", b" " * 257])
@@ -185,7 +196,10 @@ def test_a_brace_less_is_another_event() -> None:
         "usage": chat("One").replace(b'"usage":null', b'"usage":{"completion_tokens":1}'),
         "usage of Groq": chat("One", x_groq={"usage": {"completion_tokens": 1}}),
         "two choices": chat("One").replace(b'"choices":[', b'"choices":[{"index":1,"delta":{}},'),
+        "two choices, the text first": chat("One").replace(b"}]", b'},{"index":1,"delta":{},"finish_reason":"stop"}]'),
+        "an escaped name": chat("One", note={"content": "One"}).replace(b'"content"', b'"conten\\u0074"', 1),
         "spaces": chat("One").replace(b'"content":', b'"content": '),
+        "a space at the end": chat("One").replace(b"}\n\n", b"} \n\n"),
         "a comment before it": b": ping\n" + chat("One"),
         "no space": chat("One").replace(b"data: ", b"data:"),
         "two lines": chat("One").replace(b'"choices"', b'\ndata: "choices"'),
@@ -212,7 +226,15 @@ def test_half_an_event_ends_the_collecting() -> None:
     """What follows belongs to it, whatever it looks like (D-1)."""
     counted = Counted("openai_chat")
     counted.feed(chat("One"), chat(" two"), b"data: ", chat(" no event"), chat(" three"))
-    assert counted.text() == "One two three"
+    counted.feed(chat(" four")[:-1], chat(" no event"), chat(" five"))
+    assert counted.text() == "One two three five"
+
+
+def test_nothing_is_collected_after_the_reading_has_stopped() -> None:
+    """A hundred events in a row could not be read (C-9)."""
+    counted = Counted("openai_chat")
+    counted.feed(chat("One"), chat(" two"), *[b"data: {\n\n"] * 101, chat(" three"), chat(" four"))
+    assert counted.text() == "One two"
 
 
 def test_events_without_a_model_are_decoded() -> None:
@@ -259,6 +281,19 @@ def test_streams_in_which_each_event_has_a_number_are_not_searched_for_long() ->
 
 
 # -- what the listener has to know
+
+
+def test_there_is_no_room_where_a_probe_has_found_something_or_is_another() -> None:
+    """The listener needs each piece then (LD-8)."""
+    watch = RepetitionWatch(lambda *_: None)
+    watch.on_text(1, 0, "The other answer goes on.")
+    watch.on_text(0, 0, "abc")
+    assert watch.room(0, 0, is_reasoning=False) == PROBE_CHARS - 3
+    assert watch.room(0, 1, is_reasoning=False) == watch.room(0, 0, is_reasoning=True) == 0
+    for _ in range(60):
+        watch.on_text(0, 0, "I should check the file again. ")
+    assert not watch.found
+    assert watch.room(0, 0, is_reasoning=False) == 0
 
 
 def test_a_repetition_is_found_as_early() -> None:

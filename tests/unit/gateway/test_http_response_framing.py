@@ -113,7 +113,18 @@ def test_content_is_not_copied_where_it_need_not_be() -> None:
 
 @each(
     "before",
-    [b"", b"5\r\nhello\r\n", b"5\r", b"5\r\n", b"20\r\n", b"5\r\nhello", b"5\r\nhello\r", b"0\r\n", b"1;a=b\r\nx\r\n"],
+    [
+        b"",
+        b"5\r\nhello\r\n",
+        b"5\r",
+        b"5\r\n",
+        b"20\r\n",
+        b"20\r\nhe",
+        b"5\r\nhello",
+        b"5\r\nhello\r",
+        b"0\r\n",
+        b"1;a=b\r\nx\r\n",
+    ],
 )
 @each(
     "read",

@@ -81,13 +81,14 @@ def test_packed_bytes_that_look_like_an_event_are_unpacked() -> None:
     """Packers store what they cannot make smaller, so a piece may be an event as it is (D-1)."""
     why: list[str] = []
     reading = guarded("deflate", why)
-    one, two, three = stored(said(b"One"), said(b" two"), said(b" three"))
+    one, two, three, four = stored(said(b"One"), said(b" two"), said(b" three"), said(b" four"))
     begun = three.index(b"data: ")
     for piece in (one, two + three[:begun]):
         reading.feed([piece])
     assert reading._stream.collecting is not None
     reading.feed([three[begun : begun + len(said(b" three"))]])
-    assert (reading.answer(200, complete=True).text, why) == ("One two three", [])
+    reading.feed([three[begun + len(said(b" three")) :] + four])
+    assert (reading.answer(200, complete=True).text, why) == ("One two three four", [])
 
 
 def test_nothing_is_collected_of_what_cannot_be_unpacked() -> None:
